@@ -1,0 +1,50 @@
+# Both rules write the same tables; which one runs depends on whether there is a GPU.
+TABLES = ["runs", "builds", "points", "samples", "counters"]
+
+if GPU:
+
+    # What is measured already is kept in results/{device}/journal, which no rule owns: running this
+    # again measures only what is new. Progress goes to the terminal, hence no log of stderr.
+    rule measure_points:
+        input:
+            plan="results/{device}/plan.parquet",
+            builds=build_records(ARCHITECTURES),
+        output:
+            multiext(
+                "results/{device}/", *[f"{name}.parquet" for name in TABLES]
+            ),
+        log:
+            "results/logs/measure/{device}.log",
+        threads: 1
+        resources:
+            gpu=1,
+            host=100,
+        message:
+            "Check and time on {GPU.name}"
+        shell:
+            "{LADDER} measure --plan {input.plan} --builds results/build"
+            " --out results/{wildcards.device} > {log}"
+
+else:
+
+    rule replay_points:
+        input:
+            plan="results/{device}/plan.parquet",
+            builds=build_records(ARCHITECTURES),
+            published=sorted(
+                str(path)
+                for path in Path(f"results/published/{SETTINGS.gpu.replay}").glob(
+                    "*.parquet"
+                )
+            ),
+        output:
+            multiext(
+                "results/{device}/", *[f"{name}.parquet" for name in TABLES]
+            ),
+        log:
+            "results/logs/replay/{device}.log",
+        message:
+            "No GPU here: replay {SETTINGS.gpu.replay}"
+        shell:
+            "{LADDER} replay --plan {input.plan} --builds results/build"
+            " --out results/{wildcards.device} > {log} 2>&1"

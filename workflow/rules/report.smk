@@ -1,0 +1,53 @@
+rule draw_figures:
+    input:
+        tables=expand("results/{{device}}/{table}.parquet", table=TABLES),
+        gpus="config/gpus.yaml",
+        code=WORKFLOW / "ladder" / "figures.py",
+    output:
+        report(
+            directory("results/{device}/figures"),
+            patterns=["{figure}.svg"],
+            caption="../report/figure.rst",
+            category="Figures",
+            labels={"GPU": "{device}", "figure": "{figure}"},
+        ),
+    log:
+        "results/logs/figures/{device}.log",
+    message:
+        "Draw the figures of {wildcards.device}"
+    shell:
+        "{LADDER} figures results/{wildcards.device} > {log} 2>&1"
+
+
+rule render_report:
+    input:
+        tables=expand("results/{{device}}/{table}.parquet", table=TABLES),
+        figures="results/{device}/figures",
+        code=WORKFLOW / "ladder" / "report.py",
+        template=WORKFLOW / "report" / "report.html.j2",
+    output:
+        html="results/{device}/report.html",
+    log:
+        "results/logs/report/{device}.log",
+    message:
+        "Write the report of {wildcards.device}"
+    shell:
+        "{LADDER} report results/{wildcards.device} > {log} 2>&1"
+
+
+# Named targets: `snakemake --cores 1 figures`, `snakemake --cores 1 publish`.
+rule figures:
+    input:
+        f"results/{DEVICE}/figures",
+
+
+# Published results are never the output of a rule: a fresh clone would want to make them again.
+rule publish:
+    input:
+        f"results/{DEVICE}/report.html",
+    log:
+        f"results/logs/publish/{DEVICE}.log",
+    message:
+        "Copy results/{DEVICE} to results/published/{DEVICE}"
+    shell:
+        "{LADDER} publish results/{DEVICE} > {log} 2>&1"

@@ -1,0 +1,172 @@
+"""Reading what a user wrote: YAML, validated by pydantic, with errors that name file, line and key."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+Key = tuple[str | int, ...]
+ModelT = TypeVar("ModelT", bound="Document")
+
+
+class UserError(Exception):
+    """Something the user wrote or asked for cannot work; the message is all they need to read."""
+
+
+class Document(BaseModel):
+    """Base of every user-written structure: unknown keys are errors, values are immutable."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
+    )
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """YAML in which a repeated key is an error instead of a silent overwrite."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} appears twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: Path) -> tuple[dict[str, Any], dict[Key, int]]:
+    """The mapping in a YAML file and the line (from 1) of each of its keys.
+
+    Raises:
+        UserError: if the file is missing, is not YAML, or is not a mapping.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    try:
+        root = yaml.compose(text, Loader=_UniqueKeyLoader)
+        data = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 (a SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise UserError(f"{path}:{line}: not valid YAML: {error.problem}") from None
+    if not isinstance(data, dict) or root is None:
+        raise UserError(f"{path}: expected 'key: value' lines, found {type(data).__name__}")
+    lines: dict[Key, int] = {}
+    _collect_lines(root, (), lines)
+    return data, lines
+
+
+def _collect_lines(node: yaml.Node, key: Key, lines: dict[Key, int]) -> None:
+    lines.setdefault(key, node.start_mark.line + 1)
+    if isinstance(node, yaml.MappingNode):
+        for key_node, value_node in node.value:
+            child = (*key, key_node.value)
+            lines[child] = key_node.start_mark.line + 1
+            _collect_lines(value_node, child, lines)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            _collect_lines(item, (*key, index), lines)
+
+
+def parse(
+    model: type[ModelT],
+    data: Mapping[str, Any],
+    *,
+    name: str,
+    lines: Mapping[Key, int] | None = None,
+    context: Any = None,
+) -> ModelT:
+    """Validate `data` as `model`; `name` is what errors call the file.
+
+    Raises:
+        UserError: one line per fault: file, line, key, what was found and what would be right.
+    """
+    try:
+        return model.model_validate(data, context=context)
+    except ValidationError as error:
+        faults = [_describe(model, fault, name, lines or {}) for fault in error.errors()]
+        raise UserError("\n".join(dict.fromkeys(faults))) from None
+
+
+def read(model: type[ModelT], path: Path, *, context: Any = None) -> ModelT:
+    """Read and validate one YAML file. Raises `UserError` as `read_yaml` and `parse` do."""
+    data, lines = read_yaml(path)
+    return parse(model, data, name=str(path), lines=lines, context=context)
+
+
+def dotted(key: Sequence[str | int]) -> str:
+    """``("sizes", "square", 2)`` as ``sizes.square[2]``."""
+    text = ""
+    for part in key:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text or "(top level)"
+
+
+def suggestion(wrong: str, known: Sequence[str]) -> str:
+    """The end of a message about an unknown name: the closest known one, and all of them."""
+    close = difflib.get_close_matches(wrong, known, n=1, cutoff=0.6)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{hint}known: {', '.join(known)}"
+
+
+def _describe(
+    model: type[BaseModel], fault: ErrorDetails, name: str, lines: Mapping[Key, int]
+) -> str:
+    # Union branches and validators add parts to the location that the file does not have.
+    key = tuple(part for part in fault["loc"] if not _is_union_branch(part))
+    position = next((lines[key[:n]] for n in range(len(key), -1, -1) if key[:n] in lines), None)
+    where = f"{name}:{position}" if position else name
+    match fault["type"]:
+        case "extra_forbidden":
+            fields = _fields_at(model, key[:-1])
+            message = (
+                f"unknown key; {suggestion(str(key[-1]), fields)}" if fields else "unknown key"
+            )
+        case "missing":
+            message = "this key is required"
+        case "value_error" | "assertion_error":
+            message = str(fault.get("ctx", {}).get("error", fault["msg"]))
+        case _:
+            shown = repr(fault["input"])
+            found = shown if len(shown) <= 60 else shown[:57] + "..."
+            message = f"{fault['msg'][0].lower()}{fault['msg'][1:]}; found {found}"
+    return f"{where}: {dotted(key)}: {message}"
+
+
+def _is_union_branch(part: str | int) -> bool:
+    return isinstance(part, str) and (
+        "[" in part or part in {"int", "str", "bool", "float", "constrained-int", "constrained-str"}
+    )
+
+
+def _fields_at(model: type[BaseModel], key: Key) -> list[str]:
+    """The field names that are valid below `key`, or [] where the model holds free names."""
+    current: Any = model
+    for part in key:
+        fields = getattr(current, "model_fields", None)
+        if fields is None or part not in fields:
+            nested = _models_in(current)
+            if not nested:
+                return []
+            current = nested[0]
+            continue
+        current = fields[part].annotation
+    nested = _models_in(current)
+    return list(nested[0].model_fields) if nested else []
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [
+        model for argument in getattr(annotation, "__args__", ()) for model in _models_in(argument)
+    ]

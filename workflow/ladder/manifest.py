@@ -1,0 +1,352 @@
+"""A kernel's manifest: what `kernels/NN_name.yaml` says about `kernels/NN_name.cu`.
+
+A manifest states parameters, constraints, launch geometry and theory as data, so that planning,
+compiling, measuring and emulating need no code of any one kernel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from .documents import Document, UserError, dotted, read, suggestion
+from .expressions import ExpressionError, evaluate, names_in
+
+Params = Mapping[str, int]
+Expression = str | int
+SHAPE_NAMES = ("M", "N", "K")
+ENTRY_POINT = "gemm"
+_ARCHITECTURE = re.compile(r"sm_(\d+)(\d)([af]?)")
+
+PositiveInt = Annotated[int, Field(ge=1)]
+
+
+class Parameter(Document):
+    """One compile-time macro of a kernel."""
+
+    description: str
+    """What the parameter means, with its unit."""
+    values: list[int] | None = None
+    """The allowed values, if they are a list."""
+    minimum: int = 1
+    """Smallest allowed value."""
+    maximum: int | None = None
+    """Largest allowed value."""
+    multiple_of: PositiveInt = 1
+    """The value must be a multiple of this."""
+
+    def violation(self, value: int) -> str | None:
+        """What is wrong with `value`, in words that say what would be right; None if allowed."""
+        if self.values is not None:
+            return None if value in self.values else f"must be one of {self.values}"
+        if value < self.minimum:
+            return f"must be at least {self.minimum}"
+        if self.maximum is not None and value > self.maximum:
+            return f"must be at most {self.maximum}"
+        if value % self.multiple_of:
+            return f"must be a multiple of {self.multiple_of}"
+        return None
+
+
+class Requirement(Document):
+    """A condition and the sentence a user reads when it does not hold."""
+
+    require: str
+    """Expression that must be true."""
+    message: str
+    """Why, in words; may name parameters in braces, as in ``{TILE}``."""
+
+
+class CudaLaunch(Document):
+    """An ordinary CUDA launch: grid, block and dynamic shared memory as expressions."""
+
+    kind: Literal["cuda"] = "cuda"
+    block: Annotated[list[Expression], Field(min_length=1, max_length=3)]
+    """Threads per block along x, y, z."""
+    grid: Annotated[list[Expression], Field(min_length=1, max_length=3)]
+    """Blocks along x, y, z."""
+    dynamic_shared_memory_bytes: Expression = 0
+    """Dynamic shared memory per block, bytes."""
+
+
+class CublasLaunch(Document):
+    """A cuBLAS GEMM, the baseline; it has no source and no parameters."""
+
+    kind: Literal["cublas"]
+    compute: Literal["fp32_pedantic", "tf32"]
+    """`fp32_pedantic` refuses TF32; `tf32` asks for it."""
+
+
+Sweep = dict[str, list[int]] | list[dict[str, int]]
+"""Either lists to combine (cartesian product) or the exact parameter sets."""
+
+
+class Manifest(Document):
+    """`kernels/NN_name.yaml`."""
+
+    title: str
+    """Name in figures and tables."""
+    idea: str
+    """The one idea of this rung, in a sentence."""
+    parameters: dict[Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")], Parameter] = {}
+    """Compile-time macros by name."""
+    sweep: Sweep = {}
+    """The default parameter sets: lists to combine, or the exact sets."""
+    constraints: list[Requirement] = []
+    """Conditions on the parameters; a set that violates one is a row, not a build."""
+    preconditions: list[Requirement] = []
+    """Conditions on M, N, K (and parameters); a size that violates one is refused."""
+    launch: Annotated[CudaLaunch | CublasLaunch, Field(discriminator="kind")]
+    """How the kernel is launched."""
+    minimum_compute_capability: Annotated[str, Field(pattern=r"^\d+\.\d$")] = "7.5"
+    """The oldest architecture that can run it, as in '8.0'."""
+    accuracy: Literal["fp32", "tf32"] = "fp32"
+    """Which statistical bound the output is held to."""
+    deterministic: bool = True
+    """Whether repeated runs must give equal bits (false for atomics)."""
+    index_bits: Literal[32, 64] = 32
+    """Width of the kernel's element indices; 32 stops at 2^31 elements a matrix."""
+    emulator: bool = True
+    """Whether the CPU emulator can run it."""
+    theory: dict[str, Expression] = {}
+    """Closed forms by metric name, in M, N, K and the parameters."""
+
+    @model_validator(mode="after")
+    def _check_expressions(self) -> Self:
+        parameters = set(self.parameters)
+        both = parameters | set(SHAPE_NAMES)
+
+        def check(text: Expression, allowed: set[str], where: str) -> None:
+            try:
+                unknown = names_in(text) - allowed if isinstance(text, str) else frozenset()
+            except ExpressionError as error:
+                raise ValueError(f"{where}: {error}") from None
+            if unknown:
+                name = sorted(unknown)[0]
+                raise ValueError(
+                    f"{where}: {text!r}: unknown name {name!r}; "
+                    + suggestion(name, sorted(allowed))
+                )
+
+        for index, item in enumerate(self.constraints):
+            check(item.require, parameters, dotted(("constraints", index, "require")))
+        for index, item in enumerate(self.preconditions):
+            check(item.require, both, dotted(("preconditions", index, "require")))
+        for metric, text in self.theory.items():
+            check(text, both, dotted(("theory", metric)))
+        if isinstance(self.launch, CudaLaunch):
+            for index, text in enumerate(self.launch.block):
+                check(text, parameters, dotted(("launch", "block", index)))
+            for index, text in enumerate(self.launch.grid):
+                check(text, both, dotted(("launch", "grid", index)))
+            shared = self.launch.dynamic_shared_memory_bytes
+            check(shared, parameters, "launch.dynamic_shared_memory_bytes")
+        elif self.parameters:
+            raise ValueError("parameters: a cuBLAS baseline has none")
+        for params in expand(self.sweep):
+            fault = parameter_fault(self, params)
+            if fault:
+                raise ValueError(f"sweep: {fault}")
+        return self
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Evaluated launch geometry: blocks, threads and dynamic shared memory (bytes)."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    dynamic_shared_memory_bytes: int
+
+    @property
+    def threads(self) -> int:
+        """Threads per block."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A manifest with the names and the source that belong to it."""
+
+    name: str
+    manifest: Manifest
+    manifest_path: Path
+    source_path: Path | None
+    """None for baselines, which have no source."""
+
+    @property
+    def needs_build(self) -> bool:
+        return self.source_path is not None
+
+    def source_sha256(self) -> str | None:
+        """Hash of the code of the source and of every shared header; None without a source.
+
+        Comments and white space do not count: editing a comment changes no result.
+        """
+        if self.source_path is None:
+            return None
+        headers = sorted((self.source_path.parent / "include").glob("**/*.cuh"))
+        digest = hashlib.sha256()
+        for path in (self.source_path, *headers):
+            digest.update(_code(path.read_text(encoding="utf-8")).encode())
+            digest.update(b"\0")
+        return digest.hexdigest()
+
+    def launch(self, params: Params, m: int, n: int, k: int) -> Launch | None:
+        """Grid, block and shared memory for one point; None for baselines.
+
+        Raises:
+            ExpressionError: if an expression does not give a whole number.
+        """
+        spec = self.manifest.launch
+        if not isinstance(spec, CudaLaunch):
+            return None
+        names = {**params, "M": m, "N": n, "K": k}
+        return Launch(
+            grid=_three(spec.grid, names),
+            block=_three(spec.block, names),
+            dynamic_shared_memory_bytes=_whole(spec.dynamic_shared_memory_bytes, names),
+        )
+
+    def violated_constraint(self, params: Params) -> str | None:
+        """The message of the first constraint that `params` violate."""
+        return _first_violation(self.manifest.constraints, params)
+
+    def violated_precondition(self, params: Params, m: int, n: int, k: int) -> str | None:
+        """The message of the first precondition that the size violates."""
+        return _first_violation(self.manifest.preconditions, {**params, "M": m, "N": n, "K": k})
+
+
+_COMMENT_OR_STRING = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+
+
+def _code(source: str) -> str:
+    """CUDA C++ without comments, each run of white space one space."""
+    bare = _COMMENT_OR_STRING.sub(lambda match: match[0] if match[0][0] == '"' else " ", source)
+    return " ".join(bare.split())
+
+
+def _three(expressions: list[Expression], names: Mapping[str, int]) -> tuple[int, int, int]:
+    values = [_whole(text, names) for text in expressions]
+    x, y, z = values + [1] * (3 - len(values))
+    return x, y, z
+
+
+def _whole(text: Expression, names: Mapping[str, int]) -> int:
+    value = evaluate(text, names)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ExpressionError(
+            f"{text!r} gives {value!r}; a whole number is needed (use // or cdiv)"
+        )
+    return value
+
+
+def _first_violation(requirements: list[Requirement], names: Mapping[str, int]) -> str | None:
+    for item in requirements:
+        if not evaluate(item.require, names):
+            message = item.message.format_map(_Named(names))
+            return f"{message} (requires {item.require})"
+    return None
+
+
+class _Named(dict):  # type: ignore[type-arg]
+    """For `str.format_map`: braces around anything but a known name stay as they are."""
+
+    def __missing__(self, key: str) -> str:
+        return "{" + key + "}"
+
+
+def parameter_fault(manifest: Manifest, params: Params) -> str | None:
+    """What is wrong with a parameter set's names or values; None if nothing."""
+    known = sorted(manifest.parameters)
+    for name, value in params.items():
+        if name not in manifest.parameters:
+            return f"{name}: unknown parameter; " + (
+                suggestion(name, known) if known else "this kernel has none"
+            )
+        violation = manifest.parameters[name].violation(value)
+        if violation:
+            return f"{name}: {violation}; found {value}"
+    missing = [name for name in known if name not in params]
+    if missing:
+        return f"{missing[0]}: no value given; every set needs {', '.join(known)}"
+    return None
+
+
+def expand(sweep: Sweep) -> Iterator[dict[str, int]]:
+    """The parameter sets of a sweep, in the order written; names sorted inside each set."""
+    if isinstance(sweep, list):
+        sets: Iterator[dict[str, int]] = iter(sweep)
+    else:
+        combinations = itertools.product(*sweep.values())
+        sets = (dict(zip(sweep, values, strict=True)) for values in combinations)
+    for params in sets:
+        yield dict(sorted(params.items()))
+
+
+def canonical(params: Params) -> str:
+    """Canonical JSON of a parameter set, the `params` column of every table."""
+    return json.dumps(dict(sorted(params.items())), separators=(",", ":"))
+
+
+def slug(params: Params) -> str:
+    """A parameter set as a file name: ``BLOCK_X=16,BLOCK_Y=16``, or ``default`` for none."""
+    return ",".join(f"{name}={value}" for name, value in sorted(params.items())) or "default"
+
+
+def parse_slug(text: str) -> dict[str, int]:
+    """The inverse of `slug`."""
+    if text == "default":
+        return {}
+    return {name: int(value) for name, value in (item.split("=") for item in text.split(","))}
+
+
+def compute_capability(architecture: str) -> tuple[int, int]:
+    """``sm_90a`` as (9, 0).
+
+    Raises:
+        UserError: if the name does not look like an architecture.
+    """
+    match = _ARCHITECTURE.fullmatch(architecture)
+    if match is None:
+        raise UserError(f"{architecture!r} is not an architecture; write it as sm_90a or sm_120")
+    return int(match[1]), int(match[2])
+
+
+def load(manifest_path: Path) -> Kernel:
+    """One kernel from its manifest.
+
+    Raises:
+        UserError: if the manifest is wrong or the source beside it is missing.
+    """
+    manifest = read(Manifest, manifest_path)
+    source = manifest_path.with_suffix(".cu")
+    if isinstance(manifest.launch, CudaLaunch):
+        if not source.is_file():
+            raise UserError(f"{manifest_path}: its source {source} does not exist")
+        return Kernel(manifest_path.stem, manifest, manifest_path, source)
+    return Kernel(manifest_path.stem, manifest, manifest_path, None)
+
+
+def load_all(folder: Path) -> dict[str, Kernel]:
+    """Every kernel of a folder by name, sorted.
+
+    Raises:
+        UserError: if a manifest is wrong, or a source has no manifest.
+    """
+    paths = sorted(folder.glob("*.yaml"))
+    if not paths:
+        raise UserError(f"{folder}: no kernel manifests (*.yaml) found")
+    kernels = {path.stem: load(path) for path in paths}
+    for source in sorted(folder.glob("*.cu")):
+        if source.stem not in kernels:
+            raise UserError(f"{source}: its manifest {source.with_suffix('.yaml')} does not exist")
+    return kernels

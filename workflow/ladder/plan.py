@@ -1,0 +1,252 @@
+"""From configuration to builds and points: every row that a run will have, before anything runs.
+
+What cannot run is planned too, as a row with a status and a reason: never a crash, never silence.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from . import schema
+from .config import CacheMode, Config
+from .manifest import SHAPE_NAMES, Kernel, Launch, canonical, compute_capability
+from .occupancy import (
+    MAX_BLOCK,
+    MAX_GRID,
+    MAX_THREADS_PER_BLOCK,
+    REGISTERS_PER_BLOCK,
+    limits_of,
+)
+from .status import Status
+
+Fault = tuple[Status, str]
+
+
+@dataclass(frozen=True, order=True)
+class Build:
+    """One CUBIN: a kernel, its parameters (canonical JSON) and an architecture."""
+
+    kernel: str
+    params: str
+    architecture: str
+
+
+@dataclass(frozen=True, order=True)
+class Point:
+    """One thing to measure: C (m x n) = A (m x k) * B (k x n) by one kernel in one cache mode."""
+
+    kernel: str
+    params: str
+    m: int
+    n: int
+    k: int
+    cache_mode: CacheMode = "rotating"
+
+    @property
+    def flop(self) -> int:
+        """Work of the product: 2 M N K."""
+        return 2 * self.m * self.n * self.k
+
+    @property
+    def bytes_min(self) -> int:
+        """Compulsory traffic: each matrix moved once, 4 (MK + KN + MN) bytes."""
+        return 4 * (self.m * self.k + self.k * self.n + self.m * self.n)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.m, self.n, self.k
+
+    def parameters(self) -> dict[str, int]:
+        return dict(json.loads(self.params))
+
+    def row(self) -> dict[str, object]:
+        """The key columns of every table."""
+        return {
+            "kernel": self.kernel,
+            "params": self.params,
+            "m": self.m,
+            "n": self.n,
+            "k": self.k,
+            "cache_mode": self.cache_mode,
+        }
+
+
+@dataclass(frozen=True)
+class PlannedPoint:
+    """A point with its launch geometry, and the fault that keeps it from running anywhere."""
+
+    point: Point
+    launch: Launch | None
+    fault: Fault | None
+
+
+def plan_builds(
+    config: Config, kernels: Mapping[str, Kernel], architectures: list[str]
+) -> list[Build]:
+    """Every CUBIN to compile, sorted; parameter sets that violate a constraint have none."""
+    builds = {
+        Build(kernel.name, canonical(params), architecture)
+        for kernel in kernels.values()
+        if kernel.needs_build
+        for params in config.parameter_sets(kernel)
+        if kernel.violated_constraint(params) is None
+        for architecture in architectures
+    }
+    return sorted(builds)
+
+
+def plan_points(config: Config, kernels: Mapping[str, Kernel]) -> list[PlannedPoint]:
+    """Every point of the configuration, sorted, with the faults that need no GPU to see."""
+    planned = []
+    for kernel in kernels.values():
+        largest = config.kernels[kernel.name].largest
+        for params in config.parameter_sets(kernel):
+            for (m, n, k), mode in _sizes_and_modes(config):
+                if largest is not None and max(m, n, k) > largest:
+                    continue
+                point = Point(kernel.name, canonical(params), m, n, k, mode)
+                launch = kernel.launch(params, m, n, k)
+                planned.append(PlannedPoint(point, launch, static_fault(kernel, point, launch)))
+    return sorted(planned, key=lambda item: item.point)
+
+
+def _sizes_and_modes(config: Config) -> Iterator[tuple[tuple[int, int, int], CacheMode]]:
+    for shape in config.sizes.all():
+        yield shape, "rotating"
+    for side in config.cache_modes.hot:
+        yield (side, side, side), "hot"
+    for side in config.cache_modes.cold:
+        yield (side, side, side), "cold"
+
+
+def static_fault(kernel: Kernel, point: Point, launch: Launch | None) -> Fault | None:
+    """Why a point can run on no GPU at all; None if some GPU might run it."""
+    params = point.parameters()
+    message = kernel.violated_constraint(params)
+    if message:
+        return Status.SKIPPED_CONSTRAINT, message
+    message = kernel.violated_precondition(params, *point.shape)
+    if message:
+        return Status.SKIPPED_PRECONDITION, message
+    if kernel.manifest.index_bits == 32:
+        m, n, k = point.shape
+        for name, elements in (("A", m * k), ("B", k * n), ("C", m * n)):
+            if elements >= 2**31:
+                return (
+                    Status.SKIPPED_INT32_INDEX,
+                    f"{name} has {elements:,} elements; this kernel's int index ends at {2**31:,}",
+                )
+    return launch_fault(launch) if launch else None
+
+
+def launch_fault(launch: Launch) -> Fault | None:
+    """Why a launch exceeds the limits that all CUDA GPUs share; None if it does not."""
+    if launch.threads > MAX_THREADS_PER_BLOCK:
+        return (
+            Status.INFEASIBLE_THREADS,
+            f"{launch.threads} threads per block; the limit is {MAX_THREADS_PER_BLOCK}",
+        )
+    for axis, size, limit in zip("xyz", launch.block, MAX_BLOCK, strict=True):
+        if not 1 <= size <= limit:
+            return Status.INFEASIBLE_THREADS, f"block.{axis} is {size}; allowed: 1 to {limit}"
+    for axis, size, limit in zip("xyz", launch.grid, MAX_GRID, strict=True):
+        if not 1 <= size <= limit:
+            return Status.INFEASIBLE_GRID, f"grid.{axis} is {size:,}; allowed: 1 to {limit:,}"
+    return None
+
+
+def architecture_fault(kernel: Kernel, architecture: str) -> Fault | None:
+    """Why a kernel cannot run on an architecture at all."""
+    needed = kernel.manifest.minimum_compute_capability
+    major, minor = map(int, needed.split("."))
+    if compute_capability(architecture) < (major, minor):
+        return Status.SKIPPED_UNSUPPORTED, f"needs compute capability {needed} or newer"
+    return None
+
+
+def build_fault(
+    architecture: str, launch: Launch, *, registers: int, static_shared_memory_bytes: int
+) -> Fault | None:
+    """Why a compiled kernel cannot be launched on an architecture; None if it can.
+
+    Args:
+        registers: per thread, from the compile log.
+        static_shared_memory_bytes: per block, from the compile log.
+    """
+    shared = static_shared_memory_bytes + launch.dynamic_shared_memory_bytes
+    limits = limits_of(architecture)
+    if limits and shared > limits.shared_memory_per_block:
+        return (
+            Status.INFEASIBLE_SMEM,
+            f"{shared:,} bytes of shared memory per block ({static_shared_memory_bytes:,} static + "
+            f"{launch.dynamic_shared_memory_bytes:,} dynamic); {architecture} allows "
+            f"{limits.shared_memory_per_block:,}",
+        )
+    if registers * launch.threads > REGISTERS_PER_BLOCK:
+        return (
+            Status.INFEASIBLE_REGISTERS,
+            f"{registers} registers x {launch.threads} threads = {registers * launch.threads:,}; "
+            f"a block may have {REGISTERS_PER_BLOCK:,}",
+        )
+    return None
+
+
+def memory_fault(needed_bytes: int, free_bytes: int) -> Fault | None:
+    """Why the buffers of a point will not fit; a margin of 15 % stays free."""
+    allowed = int(0.85 * free_bytes)
+    if needed_bytes > allowed:
+        return (
+            Status.SKIPPED_OOM_PREDICTED,
+            f"needs {needed_bytes / 2**30:.1f} GiB; {allowed / 2**30:.1f} GiB may be used",
+        )
+    return None
+
+
+# --- the plan as a file -------------------------------------------------------------------------
+
+PLAN = pa.schema(
+    [
+        *[(name, pa.string()) for name in ("kernel", "params")],
+        *[(name.lower(), pa.int64()) for name in SHAPE_NAMES],
+        ("cache_mode", pa.string()),
+        ("status", pa.string()),  # null: may run
+        ("detail", pa.string()),
+    ]
+)
+schema.TABLES["plan"] = PLAN
+_CONFIG_KEY = b"config"
+
+
+def write_plan(path: Path, config: Config, kernels: Mapping[str, Kernel]) -> list[PlannedPoint]:
+    """Write the points of a configuration, with the resolved configuration in the metadata."""
+    planned = plan_points(config, kernels)
+    rows = []
+    for item in planned:
+        status, detail = item.fault or (None, None)
+        rows.append({**item.point.row(), "status": status, "detail": detail})
+    metadata = {_CONFIG_KEY: config.model_dump_json().encode()}
+    schema.write(path, "plan", rows, metadata=metadata)
+    return planned
+
+
+def read_config(path: Path) -> Config:
+    """The resolved configuration that a plan was made from."""
+    metadata = schema.read(path, "plan").schema.metadata
+    return Config.model_validate_json(metadata[_CONFIG_KEY])
+
+
+def read_points(path: Path) -> list[tuple[Point, Fault | None]]:
+    """The points of a plan with their static faults."""
+    rows = schema.read(path, "plan").to_pylist()
+    return [
+        (
+            Point(row["kernel"], row["params"], row["m"], row["n"], row["k"], row["cache_mode"]),
+            (Status(row["status"]), row["detail"]) if row["status"] else None,
+        )
+        for row in rows
+    ]

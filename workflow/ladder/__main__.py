@@ -1,0 +1,329 @@
+"""``python -m ladder``: every step of the workflow by hand, with the same code."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from . import __version__
+from .documents import UserError
+
+# Importing pandas, pyarrow and seaborn takes seconds: each step imports what it needs.
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILDS = Path("results/build")
+PUBLISHED = Path("results/published")
+GPUS = Path("config/gpus.yaml")
+
+
+def _kernels(root: Path) -> dict[str, Any]:
+    from .manifest import load_all
+
+    return load_all(root / "kernels")
+
+
+def _cmd_info(arguments: argparse.Namespace) -> int:
+    """Show the GPUs, the compiler and the published sets, as JSON."""
+    from .compile import compiler_problem, compiler_version, supported_architectures
+    from .device import detect
+    from .replay import published_sets
+
+    problem = compiler_problem()
+    found = {
+        "ladder": __version__,
+        "gpus": [gpu.to_json() for gpu in detect()],
+        "compiler": problem or f"NVRTC {compiler_version()}",
+        "architectures": [] if problem else supported_architectures(),
+        "published": published_sets(arguments.root / PUBLISHED),
+    }
+    print(json.dumps(found, indent=2))
+    return 0
+
+
+def _cmd_schema(arguments: argparse.Namespace) -> int:
+    """Print the JSON schema of the configuration, or of a kernel's manifest."""
+    from .config import json_schema
+    from .manifest import Manifest
+
+    if arguments.of == "manifest":
+        print(json.dumps(Manifest.model_json_schema(), indent=2))
+    else:
+        print(json_schema(), end="")
+    return 0
+
+
+def _cmd_plan(arguments: argparse.Namespace) -> int:
+    """Validate the configuration and write the plan: every point, and what cannot run."""
+    from .config import load, resolve
+    from .plan import plan_builds, write_plan
+
+    if arguments.config_json:
+        data = json.loads(arguments.config_json)
+        config, kernels = resolve(data, arguments.root, name="configuration")
+    else:
+        config, kernels = load(arguments.config, arguments.root)
+    planned = write_plan(arguments.out, config, kernels)
+    refused = sum(1 for item in planned if item.fault)
+    builds = plan_builds(config, kernels, config.architectures)
+    print(f"{arguments.out}: {len(planned)} points ({refused} cannot run), {len(builds)} builds")
+    return 0
+
+
+def _cmd_compile(arguments: argparse.Namespace) -> int:
+    """Compile one kernel for one architecture; a compiler's refusal is a row, not an error."""
+    from .compile import compile_to_files
+    from .documents import suggestion
+    from .manifest import parameter_fault, parse_slug
+    from .work import cubin_path, record_path
+
+    kernels = _kernels(arguments.root)
+    if arguments.kernel not in kernels:
+        raise UserError(f"no kernel {arguments.kernel!r}; "
+                        + suggestion(arguments.kernel, list(kernels)))  # fmt: skip
+    kernel = kernels[arguments.kernel]
+    if not kernel.needs_build:
+        raise UserError(f"{kernel.name} is a baseline; it has no source to compile")
+    params = parse_slug(arguments.params)
+    fault = parameter_fault(kernel.manifest, params)
+    if fault:
+        raise UserError(f"--params: {fault}")
+    architecture = arguments.architecture
+    record = record_path(arguments.builds, architecture, kernel.name, params)
+    cubin = cubin_path(arguments.builds, architecture, kernel.name, params)
+    row = compile_to_files(kernel, params, architecture, cubin, record)
+    print(f"{cubin}: {row['status']}" + (f": {row['detail']}" if row.get("detail") else ""))
+    if row.get("log"):
+        print(row["log"])
+    return 0
+
+
+def _cmd_measure(arguments: argparse.Namespace) -> int:
+    """Check and time every point that is not in the store yet, then write the tables."""
+    from .collect import collect
+    from .gpus import load as load_gpus
+    from .measure import measure
+
+    kernels = _kernels(arguments.root)
+    interrupted = False
+    summaries = []
+    try:
+        summaries = measure(
+            arguments.plan,
+            kernels,
+            builds_root=arguments.builds,
+            out=arguments.out,
+            root=arguments.root,
+        )
+    except KeyboardInterrupt:
+        interrupted = True
+    counts = collect(
+        arguments.plan,
+        kernels,
+        builds_root=arguments.builds,
+        out=arguments.out,
+        gpus=load_gpus(arguments.root / GPUS),
+    )
+    for summary in summaries:
+        print(
+            f"{summary['points_planned']} points: {summary['points_measured']} measured now, "
+            f"{summary['points_from_store']} from the store; {summary['wall_s']:.0f} s, "
+            f"GPU busy {summary['gpu_utilization_mean_pct'] or 0:.0f} %"
+        )
+    _print_counts(counts)
+    if interrupted:
+        print("interrupted: what was finished is kept; run again to go on", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _cmd_collect(arguments: argparse.Namespace) -> int:
+    """Write the tables again from the journals, without measuring."""
+    from .collect import collect
+    from .gpus import load as load_gpus
+
+    _print_counts(
+        collect(
+            arguments.plan,
+            _kernels(arguments.root),
+            builds_root=arguments.builds,
+            out=arguments.out,
+            gpus=load_gpus(arguments.root / GPUS),
+        )
+    )
+    return 0
+
+
+def _cmd_replay(arguments: argparse.Namespace) -> int:
+    """Write the tables of a machine without a GPU from a published result set."""
+    from .replay import replay
+
+    _print_counts(
+        replay(
+            arguments.plan,
+            _kernels(arguments.root),
+            builds_root=arguments.builds,
+            published=arguments.published,
+            out=arguments.out,
+            root=arguments.root,
+        )
+    )
+    return 0
+
+
+def _print_counts(counts: dict[str, int]) -> None:
+    print(", ".join(f"{number} {status}" for status, number in sorted(counts.items())) or "no rows")
+
+
+def _cmd_figures(arguments: argparse.Namespace) -> int:
+    """Draw every figure of a result folder as SVG, PDF and PNG, with its data and caption."""
+    from .figures import draw_all
+
+    records = draw_all(
+        arguments.tables,
+        arguments.tables / "figures",
+        _kernels(arguments.root),
+        arguments.root / GPUS,
+    )
+    print(f"{len(records)} figures in {arguments.tables / 'figures'}")
+    return 0
+
+
+def _cmd_report(arguments: argparse.Namespace) -> int:
+    """Write the self-contained HTML report of a result folder."""
+    from .report import render
+
+    out = arguments.tables / "report.html"
+    render(
+        arguments.tables,
+        arguments.tables / "figures",
+        _kernels(arguments.root),
+        arguments.root / GPUS,
+        out,
+    )
+    print(out)
+    return 0
+
+
+def _cmd_publish(arguments: argparse.Namespace) -> int:
+    """Copy a complete measured result folder to `results/published/`."""
+    from .publish import publish
+
+    written = publish(arguments.tables, arguments.published)
+    size = sum(path.stat().st_size for path in written)
+    print(f"{len(written)} files, {size / 1e6:.1f} MB in {arguments.published}")
+    return 0
+
+
+def _cmd_compare(arguments: argparse.Namespace) -> int:
+    """Compare the medians of two result folders."""
+    from .publish import compare
+
+    agreement = compare(arguments.first, arguments.second, arguments.tolerance)
+    print(
+        f"{agreement.common} common points: {agreement.within_pct:.1f} % within "
+        f"{arguments.tolerance:g} %, largest difference {agreement.largest_pct:.2f} %"
+    )
+    for name, difference in agreement.worst:
+        print(f"  {difference:6.2f} %  {name}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="ladder", description=__doc__)
+    parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument(
+        "--root", type=Path, default=ROOT, help="project root (default: the one of this package)"
+    )
+    commands = parser.add_subparsers(required=True, metavar="STEP")
+
+    def command(name: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+        text = (run.__doc__ or "").strip()
+        added = commands.add_parser(name, help=text, description=text)
+        added.set_defaults(run=run)
+        return added
+
+    def path(parser: argparse.ArgumentParser, name: str, default: Path | None, text: str) -> None:
+        parser.add_argument(
+            f"--{name}",
+            type=Path,
+            default=default,
+            required=default is None,
+            metavar="PATH",
+            help=text if default is None else f"{text} (default: {default})",
+        )
+
+    command("info", _cmd_info)
+
+    schema = command("schema", _cmd_schema)
+    schema.add_argument("of", nargs="?", default="config", choices=["config", "manifest"])
+
+    plan = command("plan", _cmd_plan)
+    plan.add_argument(
+        "--config",
+        type=Path,
+        nargs="+",
+        default=[Path("config/config.yaml")],
+        metavar="PATH",
+        help="configuration files, later ones win (default: config/config.yaml)",
+    )
+    plan.add_argument("--config-json", help="the whole configuration as JSON instead")
+    path(plan, "out", Path("results/plan.parquet"), "the plan to write")
+
+    compile_ = command("compile", _cmd_compile)
+    compile_.add_argument("kernel", help="name of the kernel, as in 01_naive")
+    compile_.add_argument(
+        "--params", default="default", help="as in BLOCK_X=16,BLOCK_Y=16 (default: none)"
+    )
+    compile_.add_argument("--architecture", required=True, help="as in sm_90a")
+    path(compile_, "builds", BUILDS, "folder of the builds")
+
+    for name, run in (("measure", _cmd_measure), ("collect", _cmd_collect)):
+        step = command(name, run)
+        path(step, "plan", Path("results/plan.parquet"), "the plan")
+        path(step, "builds", BUILDS, "folder of the builds")
+        path(step, "out", None, "result folder, as in results/nvidia-h200")
+
+    replay = command("replay", _cmd_replay)
+    path(replay, "plan", Path("results/plan.parquet"), "the plan")
+    path(replay, "builds", BUILDS, "folder of the builds")
+    path(replay, "published", PUBLISHED, "folder of the published sets")
+    path(replay, "out", Path("results/no-gpu"), "result folder")
+
+    for name, run in (("figures", _cmd_figures), ("report", _cmd_report)):
+        step = command(name, run)
+        step.add_argument("tables", type=Path, help="result folder, as in results/nvidia-h200")
+
+    publish = command("publish", _cmd_publish)
+    publish.add_argument("tables", type=Path, help="result folder, as in results/nvidia-h200")
+    path(publish, "published", PUBLISHED, "folder of the published sets")
+
+    compare = command("compare", _cmd_compare)
+    compare.add_argument("first", type=Path)
+    compare.add_argument("second", type=Path)
+    compare.add_argument(
+        "--tolerance", type=float, default=1.0, help="percent that counts as equal (default: 1)"
+    )
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one step; returns the exit code."""
+    parsed = _parser().parse_args(arguments)
+    # matplotlib and CuPy want a writable home, which batch systems do not always give.
+    os.environ.setdefault("MPLCONFIGDIR", str(Path(tempfile.gettempdir()) / "gemm-ladder-mpl"))
+    try:
+        code: int = parsed.run(parsed)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,363 @@
+"""From journals to tables: what was measured, judged once more and put into columns.
+
+Nothing is dropped: failed points, warm-up samples and visits that drift made void all have rows.
+Results of different GPUs and drivers stand in rows of their own and are never averaged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from . import schema
+from .config import Config
+from .device import GpuIdentity
+from .expressions import evaluate
+from .gpus import Datasheet, fp32_peak_tflops, lookup
+from .manifest import Kernel, Launch
+from .plan import Fault, Point, read_config, read_points
+from .stats import quantiles
+from .status import Status
+from .store import Environment, Finished, load
+from .telemetry import extreme, mean
+from .timing import LAUNCH_BOUND_FACTOR, half_width_pct
+from .work import WorkItem, read_builds, work_item
+
+PLAUSIBLE_SHARE = 1.02
+"""Of the peak at the measured clock; above it a time cannot be true."""
+
+Run = Mapping[str, Any]
+
+
+def collect(
+    plan: Path,
+    kernels: Mapping[str, Kernel],
+    *,
+    builds_root: Path,
+    out: Path,
+    gpus: Sequence[Datasheet],
+) -> dict[str, int]:
+    """Write `runs`, `builds`, `points`, `samples` and `counters` of a result folder.
+
+    Args:
+        plan: the plan whose points are wanted.
+        builds_root: folder of the builds.
+        out: result folder; its `journal` holds the measurements.
+        gpus: datasheet rows, for the peak of TF32 series.
+
+    Returns:
+        Number of points by status.
+    """
+    config = read_config(plan)
+    planned = read_points(plan)
+    finished = load(out / "journal")
+    used: dict[str, str] = {}  # point key -> run
+    points: list[dict[str, Any]] = []
+    for newest, run in enumerate(_newest_runs(finished)):
+        environment = _environment(run)
+        architecture = _architecture(run, config)
+        for point, fault in planned:
+            item = work_item(
+                point,
+                fault,
+                kernels[point.kernel],
+                config,
+                builds_root,
+                architecture,
+                environment,
+            )
+            row = point_row(item, finished, run, architecture, config, gpus)
+            # What cannot run is said once, for the GPU that measured last.
+            if row is None or (item.fault and newest > 0):
+                continue
+            points.append(row)
+            used[item.point_key] = run["run_id"]
+
+    schema.write(out / "runs.parquet", "runs", [_run_row(run) for run in finished.runs.values()])
+    schema.write(out / "builds.parquet", "builds", read_builds(builds_root))
+    schema.write(out / "points.parquet", "points", points)
+    schema.write(out / "samples.parquet", "samples", samples_table(finished, used))
+    schema.write(out / "counters.parquet", "counters", theory_rows(planned, kernels))
+    counts: dict[str, int] = {}
+    for row in points:
+        counts[row["status"]] = counts.get(row["status"], 0) + 1
+    return counts
+
+
+def _newest_runs(finished: Finished) -> list[Run]:
+    """The last run of each environment, newest environment first."""
+    newest: dict[Environment, Run] = {}
+    for run in sorted(finished.runs.values(), key=lambda run: str(run["started_at"])):
+        environment = _environment(run)
+        newest.pop(environment, None)
+        newest[environment] = run
+    return list(reversed(newest.values()))
+
+
+def _environment(run: Run) -> Environment:
+    return Environment(run["gpu_uuid"], str(run["driver_version"]), str(run["cublas_version"]))
+
+
+def _architecture(run: Run, config: Config) -> str:
+    identity = {field.name: run[f"gpu_{field.name}"] for field in fields(GpuIdentity)}
+    return GpuIdentity(**identity).architecture(config.architectures)
+
+
+def _timestamp(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
+
+
+def _run_row(run: Run) -> dict[str, Any]:
+    known = {name: run.get(name) for name in schema.RUNS.names}
+    known["cuda_driver_api"] = run.get("gpu_cuda_driver_api")
+    return known | {
+        "started_at": _timestamp(run.get("started_at")),
+        "finished_at": _timestamp(run.get("finished_at")),
+        # A run that could not write its last line was killed.
+        "end_reason": run.get("end_reason", "interrupted"),
+    }
+
+
+def point_row(
+    item: WorkItem,
+    finished: Finished,
+    run: Run,
+    architecture: str,
+    config: Config,
+    gpus: Sequence[Datasheet],
+) -> dict[str, Any] | None:
+    """One row of `points`; None if nothing is known about the point in this environment."""
+    point = item.point
+    build = item.build or {}
+    launch = item.spec if item.spec and item.spec.kind == "cuda" else None
+    row: dict[str, Any] = {
+        **point.row(),
+        "source": run["source"],
+        "run_id": run["run_id"],
+        "gpu_uuid": run["gpu_uuid"],
+        "gpu_name": run["gpu_name"],
+        "driver_version": run["driver_version"],
+        "architecture": architecture,
+        "cubin_sha256": build.get("cubin_sha256"),
+        "source_sha256": build.get("source_sha256"),
+        "flop": float(point.flop),
+        "bytes_min": float(point.bytes_min),
+        "gpu_shared": run["gpu_shared"],
+        **(_geometry(launch) if launch else {}),
+    }
+    if item.fault:
+        return row | _failure(item.fault)
+    check = finished.checks.get(item.check_key)
+    if check is None:
+        return None
+    row |= _check_columns(check)
+    if check["status"] != Status.OK:
+        return row | {"run_id": check["run_id"]} | _failure((check["status"], check.get("detail")))
+    visits = [visit for _, visit in sorted(finished.visits.get(item.point_key, {}).items())]
+    visits = [visit for visit in visits if visit["round"] < config.protocol.rounds]
+    if not visits:
+        return None
+    row |= {
+        "run_id": visits[-1]["run_id"],
+        "measured_at": _timestamp(visits[-1]["measured_at"]),
+        "drift_repeated": any(visit["drift_repeated"] for visit in visits),
+    }
+    failed = [visit for visit in visits if visit["status"] != Status.OK]
+    timed = [visit for visit in visits if _times(visit)]
+    if timed:
+        row |= _timing_columns(point, timed, run)
+    if failed:
+        return row | _failure((failed[0]["status"], failed[0].get("detail")))
+    return row | _verdict(row, item, visits, config, _peak_tflops(row, item, run, gpus))
+
+
+def _geometry(spec: Any) -> dict[str, Any]:
+    launch = Launch(spec.grid, spec.block, spec.dynamic_shared_memory_bytes)
+    return {
+        **{f"grid_{axis}": size for axis, size in zip("xyz", launch.grid, strict=True)},
+        **{f"block_{axis}": size for axis, size in zip("xyz", launch.block, strict=True)},
+        "dynamic_shared_memory_bytes": launch.dynamic_shared_memory_bytes,
+    }
+
+
+def _failure(fault: Fault | tuple[str, str | None]) -> dict[str, Any]:
+    return {"status": str(fault[0]), "detail": fault[1]}
+
+
+def _check_columns(check: Mapping[str, Any]) -> dict[str, Any]:
+    names = (
+        "exact",
+        "wrong_elements",
+        "eta_max",
+        "eta_rms",
+        "guards_intact",
+        "inputs_intact",
+        "deterministic",
+    )
+    return {name: _finite(check.get(name)) for name in names}
+
+
+def _finite(value: Any) -> Any:
+    """NaN and infinities of a failed comparison become null."""
+    if isinstance(value, float) and not -1e300 < value < 1e300:
+        return None
+    return value
+
+
+def _times(visit: Mapping[str, Any]) -> list[float]:
+    return [
+        time_ns
+        for chunk in visit.get("chunks", [])
+        if chunk["phase"] == "sample"
+        for time_ns in chunk["times_ns"]
+    ]
+
+
+def _timing_columns(point: Point, visits: list[dict[str, Any]], run: Run) -> dict[str, Any]:
+    times = [time_ns for visit in visits for time_ns in _times(visit)]
+    chunks = [
+        chunk for visit in visits for chunk in visit["chunks"] if chunk["phase"] == "sample"
+    ]
+    summary = quantiles(times)
+    medians = [quantiles(_times(visit))["median"] for visit in visits]
+    median = summary["median"]
+    clock = mean([chunk["sm_clock_mhz"] for chunk in chunks])
+    peak = fp32_peak_tflops(run["gpu_sm_count"], run["gpu_compute_capability"], 1.0)
+    tflops = point.flop / median / 1e3
+    throttled = [chunk["throttled"] for chunk in chunks if chunk["throttled"] is not None]
+    reasons = sorted({name for chunk in chunks for name in chunk["throttle_reasons"]})
+    post = [visit["post_timing_correct"] for visit in visits]
+    return {
+        **{f"time_{name}_ns": value for name, value in summary.items()},
+        "tflops": tflops,
+        "tflops_ci_low": point.flop / summary["ci_high"] / 1e3,
+        "tflops_ci_high": point.flop / summary["ci_low"] / 1e3,
+        "pct_peak_max_clock": 100.0 * tflops / (peak * run["gpu_max_sm_clock_mhz"]),
+        "pct_peak_measured_clock": 100.0 * tflops / (peak * clock) if clock else None,
+        "samples": len(times),
+        "rounds": len(visits),
+        "stop_reason": visits[-1]["stop_reason"],
+        "first_launch_ns": visits[0]["first_launch_ns"],
+        "buffer_sets": visits[-1]["buffer_sets"],
+        "inputs_exceed_l2": visits[-1]["inputs_exceed_l2"],
+        "launches_per_sample": visits[-1]["launches_per_sample"],
+        "launch_bound": median < LAUNCH_BOUND_FACTOR * run["null_kernel_ns"],
+        "round_spread_pct": 100.0 * (max(medians) - min(medians)) / median,
+        "wall_over_event": mean([visit["wall_over_event"] for visit in visits]),
+        "sm_clock_mean_mhz": clock,
+        "sm_clock_min_mhz": extreme([chunk["sm_clock_min_mhz"] for chunk in chunks], min),
+        "memory_clock_mean_mhz": mean([chunk["memory_clock_mhz"] for chunk in chunks]),
+        "power_mean_w": mean([chunk["power_w"] for chunk in chunks]),
+        "temperature_max_c": extreme([chunk["temperature_c"] for chunk in chunks], max),
+        "throttle_share": sum(throttled) / len(throttled) if throttled else None,
+        "throttle_reasons": json.dumps(reasons),
+        "post_timing_correct": None if None in post else all(post),
+    }
+
+
+def _peak_tflops(
+    row: Mapping[str, Any], item: WorkItem, run: Run, gpus: Sequence[Datasheet]
+) -> float | None:
+    """The arithmetic peak at the measured clock that a point is held against, if it is known."""
+    clock = row["sm_clock_mean_mhz"] or run["gpu_max_sm_clock_mhz"]
+    if item.accuracy == "fp32":
+        return fp32_peak_tflops(run["gpu_sm_count"], run["gpu_compute_capability"], clock)
+    datasheet = lookup(run["gpu_name"], gpus)
+    if datasheet is None or datasheet.tf32_tflops is None:
+        return None
+    return datasheet.tf32_tflops * clock / datasheet.clock_mhz
+
+
+def _verdict(
+    row: Mapping[str, Any],
+    item: WorkItem,
+    visits: list[dict[str, Any]],
+    config: Config,
+    peak_tflops: float | None,
+) -> dict[str, Any]:
+    protocol = config.protocol
+    if peak_tflops and row["tflops"] > PLAUSIBLE_SHARE * peak_tflops:
+        return _failure(
+            (
+                Status.IMPLAUSIBLE,
+                f"{row['tflops']:.1f} TFLOPS; the peak at the measured clock is {peak_tflops:.1f}",
+            )
+        )
+    times = [time_ns for visit in visits for time_ns in _times(visit)]
+    width = half_width_pct(times)
+    faults = []
+    if len(visits) < protocol.rounds:
+        faults.append(f"{len(visits)} of {protocol.rounds} rounds")
+    if width > protocol.interval_pct:
+        faults.append(f"interval +-{width:.2f} %")
+    if row["round_spread_pct"] > protocol.drift_pct:
+        faults.append(f"rounds differ by {row['round_spread_pct']:.1f} %")
+    if faults:
+        return _failure((Status.OK_NOISY, "; ".join(faults)))
+    return _failure((Status.OK, None))
+
+
+def samples_table(finished: Finished, wanted: Mapping[str, str]) -> pa.Table:
+    """Every sample of the wanted points, warm-up, first launches and void visits included."""
+    columns: dict[str, list[Any]] = {name: [] for name in schema.SAMPLES.names}
+
+    def add(visit: Mapping[str, Any], superseded: bool) -> None:
+        index = 0
+        for chunk in visit.get("chunks", []):
+            count = len(chunk["times_ns"])
+            constant = {
+                **{name: visit[name] for name in ("kernel", "params", "m", "n", "k", "cache_mode")},
+                "gpu_uuid": finished.runs[visit["run_id"]]["gpu_uuid"],
+                "run_id": visit["run_id"],
+                "round": visit["round"],
+                "superseded": superseded,
+                "phase": chunk["phase"],
+                "launches": chunk["launches"],
+                "sm_clock_mhz": chunk["sm_clock_mhz"],
+                "power_w": chunk["power_w"],
+                "throttled": chunk["throttled"],
+            }
+            for name, value in constant.items():
+                columns[name].extend([value] * count)
+            columns["index"].extend(range(index, index + count))
+            columns["time_per_launch_ns"].extend(chunk["times_ns"])
+            index += count
+
+    for key in wanted:
+        for _, visit in sorted(finished.visits.get(key, {}).items()):
+            add(visit, superseded=False)
+    for visit in finished.superseded:
+        if visit["key"] in wanted:
+            add(visit, superseded=True)
+    arrays = [pa.array(columns[field.name], type=field.type) for field in schema.SAMPLES]
+    return pa.Table.from_arrays(arrays, schema=schema.SAMPLES)
+
+
+def theory_rows(
+    planned: Iterable[tuple[Point, Fault | None]], kernels: Mapping[str, Kernel]
+) -> list[dict[str, Any]]:
+    """The manifests' closed forms, evaluated for every planned point that can run."""
+    rows = []
+    for point, fault in planned:
+        if fault or point.cache_mode != "rotating":
+            continue
+        names = {**point.parameters(), "M": point.m, "N": point.n, "K": point.k}
+        key = {name: value for name, value in point.row().items() if name != "cache_mode"}
+        for metric, text in kernels[point.kernel].manifest.theory.items():
+            rows.append(
+                {
+                    **key,
+                    "metric": metric,
+                    "value": float(evaluate(text, names)),
+                    "unit": "byte" if metric.endswith("_bytes") else None,
+                    "source": "theory",
+                    "status": str(Status.OK),
+                }
+            )
+    return rows

@@ -1,0 +1,167 @@
+"""`device.Device` on a real GPU: CuPy for memory, launches, graphs and events, cuBLAS as baseline."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import cupy
+import numpy as np
+from cupy_backends.cuda.libs import cublas
+
+from .device import Event, Launcher, LaunchSpec
+from .manifest import ENTRY_POINT
+from .status import Status
+
+_CUBLAS_WORKSPACE_BYTES = 64 * 2**20  # NVIDIA's recommendation for Hopper is 32 MiB
+_CUDA_R_32F = 0
+_CUBLAS_GEMM_DEFAULT = -1
+_CUBLAS_DEFAULT_MATH = 0
+_CUBLAS_PEDANTIC_MATH = 2
+_CUBLAS_COMPUTE_32F_PEDANTIC = 69
+_CUBLAS_COMPUTE_32F_FAST_TF32 = 77
+_NO_DYNAMIC_OPT_IN_BYTES = 48 * 1024
+
+# CUresult / cudaError_t numbers; from 700 on the context is lost (except 701, 708 and 709).
+_OUT_OF_MEMORY = 2
+_LAUNCH_TIMEOUT = 702
+_STATUS_OF_ERROR = {
+    _OUT_OF_MEMORY: Status.OOM,
+    700: Status.ILLEGAL_ADDRESS,
+    _LAUNCH_TIMEOUT: Status.TIMEOUT,
+    716: Status.MISALIGNED,
+    717: Status.ILLEGAL_ADDRESS,
+}
+_RECOVERABLE = {701, 708, 709}
+
+
+class CudaDevice:
+    """The first visible GPU. One instance per process; the context is created here."""
+
+    def __init__(self) -> None:
+        self.xp = cupy
+        device = cupy.cuda.Device(0)
+        device.use()
+        self._device = device
+        # A stream of our own: the legacy default stream cannot be captured into a graph.
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._stream.use()
+        self.l2_bytes = int(device.attributes["L2CacheSize"])
+        self._handle = device.cublas_handle
+        cublas.setStream(self._handle, self._stream.ptr)
+        # cuBLAS must not allocate while a graph is captured, nor during a timed launch.
+        self._workspace = cupy.empty(_CUBLAS_WORKSPACE_BYTES, dtype=cupy.uint8)
+        _set_cublas_workspace(self._handle, self._workspace)
+        self._one = np.ones(1, dtype=np.float32)
+        self._zero = np.zeros(1, dtype=np.float32)
+        self._flush = cupy.zeros(2 * self.l2_bytes // 4, dtype=cupy.float32)
+        self._modules: dict[str, Any] = {}
+
+    def versions(self) -> dict[str, str | None]:
+        number = cublas.getVersion(self._handle)
+        version = f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+        return {"cublas_version": version, "cupy_version": cupy.__version__}
+
+    def launcher(self, spec: LaunchSpec, m: int, n: int, k: int) -> Launcher:
+        if spec.kind == "cublas":
+            return self._cublas_launcher(spec, m, n, k)
+        assert spec.cubin is not None
+        if spec.cubin not in self._modules:
+            self._modules[spec.cubin] = cupy.RawModule(path=spec.cubin)
+        function = self._modules[spec.cubin].get_function(ENTRY_POINT)
+        if spec.dynamic_shared_memory_bytes > _NO_DYNAMIC_OPT_IN_BYTES:
+            function.max_dynamic_shared_size_bytes = spec.dynamic_shared_memory_bytes
+        sizes = (np.int32(m), np.int32(n), np.int32(k))
+
+        def launch(a: Any, b: Any, c: Any) -> None:
+            function(spec.grid, spec.block, (a, b, c, *sizes),
+                     shared_mem=spec.dynamic_shared_memory_bytes)
+
+        return launch
+
+    def _cublas_launcher(self, spec: LaunchSpec, m: int, n: int, k: int) -> Launcher:
+        pedantic = spec.compute == "fp32_pedantic"
+        math = _CUBLAS_PEDANTIC_MATH if pedantic else _CUBLAS_DEFAULT_MATH
+        compute = _CUBLAS_COMPUTE_32F_PEDANTIC if pedantic else _CUBLAS_COMPUTE_32F_FAST_TF32
+        one, zero = self._one.ctypes.data, self._zero.ctypes.data
+
+        def launch(a: Any, b: Any, c: Any) -> None:
+            # cuBLAS is column-major: the row-major C = A B is C^T = B^T A^T to it.
+            cublas.setMathMode(self._handle, math)
+            cublas.gemmEx(
+                self._handle, 0, 0, n, m, k,
+                one, b.data.ptr, _CUDA_R_32F, n, a.data.ptr, _CUDA_R_32F, k,
+                zero, c.data.ptr, _CUDA_R_32F, n, compute, _CUBLAS_GEMM_DEFAULT,
+            )  # fmt: skip
+
+        return launch
+
+    def batch(self, launches: list[Callable[[], None]]) -> Callable[[], None]:
+        self._stream.begin_capture()
+        try:
+            for launch in launches:
+                launch()
+        finally:
+            graph = self._stream.end_capture()
+        graph.upload(self._stream)
+        return lambda: graph.launch(self._stream)
+
+    def record(self) -> Event:
+        event = cupy.cuda.Event()
+        event.record(self._stream)
+        return event
+
+    def elapsed_ns(self, start: Event, stop: Event) -> float:
+        return float(cupy.cuda.get_elapsed_time(start, stop)) * 1e6
+
+    def synchronize(self) -> None:
+        self._stream.synchronize()
+
+    def clear_l2(self) -> None:
+        self._flush.fill(0)
+
+    def free_bytes(self) -> int:
+        free, _ = cupy.cuda.runtime.memGetInfo()
+        return int(free) + cupy.get_default_memory_pool().free_bytes()
+
+    def release_memory(self) -> None:
+        cupy.get_default_memory_pool().free_all_blocks()
+
+    def wall_ns(self) -> int:
+        return time.perf_counter_ns()
+
+    def null_kernel(self) -> Callable[[], None]:
+        kernel = _null_kernel()
+        return lambda: kernel((1,), (32,), ())
+
+    def classify(self, error: BaseException) -> tuple[Status, str, bool]:
+        words = f"{type(error).__name__}: {error}"
+        if isinstance(error, cupy.cuda.memory.OutOfMemoryError):
+            return Status.OOM, words, False
+        code = getattr(error, "status", None)
+        if isinstance(error, cupy.cuda.runtime.CUDARuntimeError | cupy.cuda.driver.CUDADriverError):
+            lost = code is not None and code >= 700 and code not in _RECOVERABLE
+            return _STATUS_OF_ERROR.get(code, Status.LAUNCH_FAILED), words, lost
+        if isinstance(error, cublas.CUBLASError):
+            return Status.LAUNCH_FAILED, words, True
+        return Status.WORKER_CRASH, words, True
+
+
+@cache
+def _null_kernel() -> Any:
+    return cupy.RawKernel('extern "C" __global__ void null_kernel() {}', "null_kernel")
+
+
+def _set_cublas_workspace(handle: int, workspace: Any) -> None:
+    """Give cuBLAS its workspace; CuPy has no binding for this one call."""
+    from cuda.pathfinder import load_nvidia_dynamic_lib
+
+    library = ctypes.CDLL(load_nvidia_dynamic_lib("cublas").abs_path)
+    set_workspace = library.cublasSetWorkspace_v2
+    set_workspace.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+    status = set_workspace(handle, workspace.data.ptr, workspace.nbytes)
+    if status != 0:
+        raise RuntimeError(f"cublasSetWorkspace: status {status}")

@@ -1,0 +1,155 @@
+"""From plan and builds to what one GPU has to do: launch specifications, keys and faults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import schema
+from .config import Config, Protocol
+from .device import LaunchSpec
+from .manifest import CublasLaunch, Kernel, slug
+from .plan import Fault, Point, architecture_fault, memory_fault
+from .status import RANKED, Status
+from .store import Environment, check_key, point_key
+from .timing import BufferSets, buffer_sets
+
+BuildRow = dict[str, Any]
+_TEMPORARY_BYTES = 2**30
+"""Fills, comparisons and FP64 panels, beside the buffers themselves."""
+
+
+@dataclass(frozen=True)
+class WorkItem:
+    """One point on one GPU: how to launch it and under which keys its results are kept."""
+
+    point: Point
+    spec: LaunchSpec | None
+    build: BuildRow | None
+    fault: Fault | None
+    accuracy: str
+    deterministic: bool
+    check_key: str
+    point_key: str
+
+
+def build_paths(root: Path, architecture: str, kernel: str, params: Mapping[str, int]) -> Path:
+    """Path of a build without its suffix; `.cubin` and `.parquet` lie beside each other."""
+    return root / architecture / kernel / slug(params)
+
+
+def cubin_path(root: Path, architecture: str, kernel: str, params: Mapping[str, int]) -> Path:
+    base = build_paths(root, architecture, kernel, params)
+    return base.with_name(base.name + ".cubin")
+
+
+def record_path(root: Path, architecture: str, kernel: str, params: Mapping[str, int]) -> Path:
+    base = build_paths(root, architecture, kernel, params)
+    return base.with_name(base.name + ".parquet")
+
+
+def read_build(path: Path) -> BuildRow:
+    """The one row of a build record."""
+    row: BuildRow = schema.read(path, "builds").to_pylist()[0]
+    return row
+
+
+def read_builds(root: Path) -> list[BuildRow]:
+    """Every build record below a folder, sorted by path."""
+    return [read_build(path) for path in sorted(root.glob("*/*/*.parquet"))]
+
+
+def sampling_constants(protocol: Protocol) -> dict[str, Any]:
+    """The constants that a timing depends on: a change of any of them measures anew.
+
+    The number of rounds is not among them: one more round adds to what is there.
+    """
+    names = [
+        "warmup_ms",
+        "sample_us",
+        "minimum_samples",
+        "minimum_total_ms",
+        "interval_pct",
+        "maximum_samples",
+        "maximum_gpu_s",
+        "maximum_wall_s",
+    ]
+    return {name: getattr(protocol, name) for name in names}
+
+
+def work_item(
+    point: Point,
+    fault: Fault | None,
+    kernel: Kernel,
+    config: Config,
+    builds_root: Path,
+    architecture: str,
+    environment: Environment,
+) -> WorkItem:
+    """Everything the supervisor needs to know about one planned point on one GPU."""
+    params = point.parameters()
+    build: BuildRow | None = None
+    spec: LaunchSpec | None = None
+    cubin_sha256: str | None = None
+    fault = fault or architecture_fault(kernel, architecture)
+    if isinstance(kernel.manifest.launch, CublasLaunch):
+        spec = LaunchSpec("cublas", compute=kernel.manifest.launch.compute)
+    elif fault is None:
+        record = record_path(builds_root, architecture, kernel.name, params)
+        cubin = cubin_path(builds_root, architecture, kernel.name, params)
+        if not record.exists() or not cubin.exists():
+            fault = Status.COMPILE_FAILED, f"{record} or its CUBIN is missing; run `compile`"
+        else:
+            build = read_build(record)
+            cubin_sha256 = build["cubin_sha256"]
+            if build["status"] not in RANKED:
+                fault = Status(build["status"]), build["detail"]
+            launch = kernel.launch(params, *point.shape)
+            assert launch is not None
+            spec = LaunchSpec(
+                "cuda",
+                str(cubin),
+                launch.grid,
+                launch.block,
+                launch.dynamic_shared_memory_bytes,
+            )
+    accuracy, deterministic = kernel.manifest.accuracy, kernel.manifest.deterministic
+    check = check_key(
+        point, spec or LaunchSpec("none"), cubin_sha256, accuracy, deterministic, environment
+    )
+    return WorkItem(
+        point,
+        spec,
+        build,
+        fault,
+        accuracy,
+        deterministic,
+        check,
+        point_key(check, point.cache_mode, sampling_constants(config.protocol)),
+    )
+
+
+def needed_bytes(point: Point, l2_bytes: int) -> int:
+    """Device memory that checking and timing a point take, bytes."""
+    m, n, k = point.shape
+    sets, _ = buffer_sets(m, n, k, point.cache_mode, l2_bytes)
+    timing = BufferSets.bytes_needed(m, n, k, sets)
+    # A, B and C in FP32, A and B in FP64 twice over, R and G in FP64
+    checking = 4 * (m * k + k * n + m * n) + 16 * (m * k + k * n) + 16 * m * n
+    return max(timing, checking) + _TEMPORARY_BYTES
+
+
+def memory_fault_of(point: Point, l2_bytes: int, free_bytes: int) -> Fault | None:
+    """Whether the buffers of a point will not fit into the free memory."""
+    return memory_fault(needed_bytes(point, l2_bytes), free_bytes)
+
+
+def shard(point: Point, count: int) -> int:
+    """Which of several GPUs takes a point: all kernels of one size go to one card.
+
+    Ratios between kernels are then ratios on one card.
+    """
+    m, n, k = point.shape
+    return (m * 73_856_093 ^ n * 19_349_663 ^ k * 83_492_791) % count

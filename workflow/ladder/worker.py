@@ -1,0 +1,190 @@
+"""The measuring worker: one process, one GPU, one JSON request per line; it may die at any point.
+
+Every request is answered by one line. After an error that costs the CUDA context the worker says
+so and exits: nothing measured in a poisoned context can be trusted. The supervisor (`measure`)
+starts a fresh one for the next point.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from collections import OrderedDict
+from dataclasses import asdict
+from typing import Any, TextIO
+
+from .correctness import Reference, check, reference
+from .device import Device, LaunchSpec, open_device
+from .status import Status
+from .timing import BufferSets, VisitRequest, visit
+
+_EVENT_PAIRS = 200
+_CACHE_SHARE = 0.4  # of free memory, for FP64 references kept between kernels of one size
+
+
+class ReferenceCache:
+    """FP64 references of the most recent size, since all its kernels are checked in a row."""
+
+    def __init__(self, device: Device):
+        self._device = device
+        self._entries: OrderedDict[tuple[Any, ...], Reference] = OrderedDict()
+
+    def get(self, a: Any, b: Any, shape: tuple[int, int, int], kind: str, seed: int) -> Reference:
+        key = (*shape, kind, seed)
+        if key not in self._entries:
+            if any(old[:3] != shape for old in self._entries):
+                self.clear()
+            m, n, k = shape
+            made = reference(self._device.xp, a, b, m, n, k, kind, seed)  # type: ignore[arg-type]
+            if 16 * m * n * 4 > _CACHE_SHARE * self._device.free_bytes():
+                return made
+            self._entries[key] = made
+        return self._entries[key]
+
+    def clear(self) -> None:
+        self._entries.clear()
+        self._device.release_memory()
+
+
+class Worker:
+    """Answers requests on one device."""
+
+    def __init__(self, device: Device):
+        self._device = device
+        self._references = ReferenceCache(device)
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Carry out one request; the reply's `lost` says that the context cannot be used again."""
+        try:
+            return {"lost": False, **self._handle(request)}
+        except Exception as error:
+            status, detail, lost = self._device.classify(error)
+            if not lost:
+                self._references.clear()
+            return {"status": status, "detail": detail, "lost": lost}
+
+    def _handle(self, request: dict[str, Any]) -> dict[str, Any]:
+        operation = request.pop("operation")
+        started = time.monotonic_ns()
+        match operation:
+            case "hello":
+                reply = self._hello()
+            case "settle":
+                reply = self._settle(**request)
+            case "check":
+                reply = self._check(**request)
+            case "visit":
+                self._references.clear()
+                spec = _spec(request.pop("spec"))
+                reply = visit(self._device, VisitRequest(spec=spec, **request)).to_json()
+            case _:
+                raise ValueError(f"unknown operation {operation!r}")
+        return {
+            "started_monotonic_ns": started,
+            "finished_monotonic_ns": time.monotonic_ns(),
+            **reply,
+        }
+
+    def _hello(self) -> dict[str, Any]:
+        """Versions, and what an empty measurement costs."""
+        device = self._device
+        null = device.null_kernel()
+        null()
+        device.synchronize()
+        floor, empty = [], []
+        for _ in range(_EVENT_PAIRS):
+            events = [device.record(), device.record()]
+            null()
+            events.append(device.record())
+            device.synchronize()
+            floor.append(device.elapsed_ns(events[0], events[1]))
+        batch = device.batch([null] * _EVENT_PAIRS)
+        for _ in range(5):
+            start = device.record()
+            batch()
+            stop = device.record()
+            device.synchronize()
+            empty.append(device.elapsed_ns(start, stop) / _EVENT_PAIRS)
+        return {
+            "status": Status.OK,
+            **device.versions(),
+            "event_floor_ns": sorted(floor)[len(floor) // 2],
+            "null_kernel_ns": sorted(empty)[len(empty) // 2],
+            "free_bytes": device.free_bytes(),
+        }
+
+    def _settle(self, seconds: float, n: int) -> dict[str, Any]:
+        """Keep the GPU busy with cuBLAS FP32 at N = n for some time."""
+        device = self._device
+        buffers = BufferSets(device.xp, n, n, n, 1)
+        buffers.fill_inputs(1)
+        launch = device.launcher(LaunchSpec("cublas", compute="fp32_pedantic"), n, n, n)
+        a, b, c = (buffers.matrix(name, 0) for name in "ABC")
+        start = device.record()
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            for _ in range(8):
+                launch(a, b, c)
+            device.synchronize()
+        stop = device.record()
+        device.synchronize()
+        return {"status": Status.OK, "busy_ns": device.elapsed_ns(start, stop)}
+
+    def _check(
+        self, spec: dict[str, Any], m: int, n: int, k: int, accuracy: str, deterministic: bool
+    ) -> dict[str, Any]:
+        device = self._device
+        enqueue = device.launcher(_spec(spec), m, n, k)
+
+        def launch(a: Any, b: Any, c: Any) -> None:
+            enqueue(a, b, c)
+            device.synchronize()
+
+        verdict = check(
+            device.xp, launch, m, n, k,
+            accuracy=accuracy,  # type: ignore[arg-type]
+            deterministic=deterministic,
+            reference_of=lambda a, b, kind, seed: self._references.get(a, b, (m, n, k), kind, seed),
+        )  # fmt: skip
+        return asdict(verdict)
+
+
+def _spec(data: dict[str, Any]) -> LaunchSpec:
+    return LaunchSpec(**{**data, "grid": tuple(data["grid"]), "block": tuple(data["block"])})
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel to end this process when the supervisor dies, however it dies."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() == 1:
+            sys.exit("the supervisor is gone")
+
+
+def serve(requests: TextIO, replies: TextIO) -> None:
+    """Answer requests until the input ends or the context is lost."""
+    worker = Worker(open_device())
+    for line in requests:
+        reply = worker.answer(json.loads(line))
+        replies.write(json.dumps(reply) + "\n")
+        replies.flush()
+        if reply["lost"]:
+            # Skip the interpreter's shutdown: destructors would touch the broken context.
+            os._exit(1)
+
+
+def main() -> None:
+    _die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor decides what Ctrl-C means
+    # Libraries print to stdout; the protocol keeps the real one to itself.
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    serve(sys.stdin, replies)
+
+
+if __name__ == "__main__":
+    main()

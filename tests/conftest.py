@@ -1,0 +1,32 @@
+"""Shared fixtures: throw-away projects, and the GPU marker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from project import Project
+
+from ladder.device import detect
+
+
+@pytest.fixture
+def make_project(tmp_path: Path) -> Callable[..., Project]:
+    """Makes a project: `make_project(config, kernels=[...])`."""
+
+    def make(config: dict[str, Any], **options: Any) -> Project:
+        folder = tmp_path / f"project{sum(1 for _ in tmp_path.iterdir())}"
+        folder.mkdir()
+        return Project(folder, config, **options)
+
+    return make
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if any("gpu" in item.keywords for item in items) and not detect():
+        skip = pytest.mark.skip(reason="no NVIDIA GPU on this machine")
+        for item in items:
+            if "gpu" in item.keywords:
+                item.add_marker(skip)

@@ -25,8 +25,7 @@ def make_project(tmp_path: Path) -> Callable[..., Project]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if any("gpu" in item.keywords for item in items) and not detect():
-        skip = pytest.mark.skip(reason="no NVIDIA GPU on this machine")
-        for item in items:
-            if "gpu" in item.keywords:
-                item.add_marker(skip)
+    needing = [item for item in items if item.get_closest_marker("gpu")]
+    if needing and not detect():
+        for item in needing:
+            item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU on this machine"))

@@ -72,7 +72,7 @@ class FakeDevice:
         self._launches = 0
 
     def versions(self) -> dict[str, str | None]:
-        return {"cublas_version": settings().get("cublas", "13.1.0"), "cupy_version": None}
+        return {"cublas_version": settings().get("cublas", "13.1.0")}
 
     def launcher(self, spec: LaunchSpec, m: int, n: int, k: int) -> Launcher:
         name = "cublas" if spec.kind == "cublas" else Path(spec.cubin or "").parent.name

@@ -62,7 +62,13 @@ class Project:
             for name, value in os.environ.items()
             if not name.startswith(("LADDER_", "SNAKEMAKE"))
         } | {
-            "PYTHONPATH": os.pathsep.join([str(folder / "workflow"), str(ROOT / "tests")]),
+            "PYTHONPATH": os.pathsep.join(
+                [
+                    str(folder / "workflow"),
+                    str(ROOT / "tests"),
+                    *filter(None, [os.environ.get("PYTHONPATH")]),
+                ]
+            ),
             "LADDER_LOCK_DIR": str(folder),
         }
 

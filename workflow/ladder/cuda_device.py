@@ -10,19 +10,11 @@ from typing import Any
 
 import cupy
 import numpy as np
-from cupy_backends.cuda.libs import cublas
 
 from .device import Event, Launcher, LaunchSpec
 from .manifest import ENTRY_POINT
 from .status import Status
 
-_CUBLAS_WORKSPACE_BYTES = 64 * 2**20  # NVIDIA's recommendation for Hopper is 32 MiB
-_CUDA_R_32F = 0
-_CUBLAS_GEMM_DEFAULT = -1
-_CUBLAS_DEFAULT_MATH = 0
-_CUBLAS_PEDANTIC_MATH = 2
-_CUBLAS_COMPUTE_32F_PEDANTIC = 69
-_CUBLAS_COMPUTE_32F_FAST_TF32 = 77
 _NO_DYNAMIC_OPT_IN_BYTES = 48 * 1024
 
 # CUresult / cudaError_t numbers; from 700 on the context is lost (except 701, 708 and 709).
@@ -38,6 +30,73 @@ _STATUS_OF_ERROR = {
 _RECOVERABLE = {701, 708, 709}
 
 
+class CublasError(RuntimeError):
+    """A cuBLAS call returned something other than success."""
+
+
+class Cublas:
+    """The four cuBLAS calls of the baseline, through ctypes.
+
+    CuPy refuses its own bindings while a graph is captured, and has none for the workspace.
+    """
+
+    _WORKSPACE_BYTES = 64 * 2**20  # NVIDIA's recommendation for Hopper is 32 MiB
+    _CUDA_R_32F = 0
+    _NO_TRANSPOSE = 0
+    _DEFAULT_ALGORITHM = -1
+    _DEFAULT_MATH, _PEDANTIC_MATH = 0, 2
+    _COMPUTE_32F_PEDANTIC, _COMPUTE_32F_FAST_TF32 = 69, 77
+
+    def __init__(self, stream: int):
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+
+        self._library = ctypes.CDLL(load_nvidia_dynamic_lib("cublas").abs_path)
+        self._handle = ctypes.c_void_p()
+        self._call("cublasCreate_v2", ctypes.byref(self._handle))
+        self._call("cublasSetStream_v2", self._handle, ctypes.c_void_p(stream))
+        # cuBLAS must not allocate while a graph is captured, nor during a timed launch.
+        self._workspace = cupy.empty(self._WORKSPACE_BYTES, dtype=cupy.uint8)
+        self._call(
+            "cublasSetWorkspace_v2",
+            self._handle,
+            ctypes.c_void_p(self._workspace.data.ptr),
+            ctypes.c_size_t(self._workspace.nbytes),
+        )
+        self._one, self._zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        status = getattr(self._library, name)(*arguments)
+        if status != 0:
+            raise CublasError(f"{name}: status {status}")
+
+    def version(self) -> str:
+        number = ctypes.c_int()
+        self._call("cublasGetVersion_v2", self._handle, ctypes.byref(number))
+        return f"{number.value // 10000}.{number.value // 100 % 100}.{number.value % 100}"
+
+    def launcher(self, compute: str | None, m: int, n: int, k: int) -> Launcher:
+        """C = A B in `fp32_pedantic` (TF32 refused) or in `tf32`."""
+        pedantic = compute == "fp32_pedantic"
+        math = self._PEDANTIC_MATH if pedantic else self._DEFAULT_MATH
+        arithmetic = self._COMPUTE_32F_PEDANTIC if pedantic else self._COMPUTE_32F_FAST_TF32
+
+        def launch(a: Any, b: Any, c: Any) -> None:
+            self._call("cublasSetMathMode", self._handle, math)
+            # cuBLAS is column-major: the row-major C = A B is C^T = B^T A^T to it.
+            self._call(
+                "cublasGemmEx",
+                self._handle, self._NO_TRANSPOSE, self._NO_TRANSPOSE, n, m, k,
+                ctypes.byref(self._one),
+                ctypes.c_void_p(b.data.ptr), self._CUDA_R_32F, n,
+                ctypes.c_void_p(a.data.ptr), self._CUDA_R_32F, k,
+                ctypes.byref(self._zero),
+                ctypes.c_void_p(c.data.ptr), self._CUDA_R_32F, n,
+                arithmetic, self._DEFAULT_ALGORITHM,
+            )  # fmt: skip
+
+        return launch
+
+
 class CudaDevice:
     """The first visible GPU. One instance per process; the context is created here."""
 
@@ -50,24 +109,16 @@ class CudaDevice:
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._stream.use()
         self.l2_bytes = int(device.attributes["L2CacheSize"])
-        self._handle = device.cublas_handle
-        cublas.setStream(self._handle, self._stream.ptr)
-        # cuBLAS must not allocate while a graph is captured, nor during a timed launch.
-        self._workspace = cupy.empty(_CUBLAS_WORKSPACE_BYTES, dtype=cupy.uint8)
-        _set_cublas_workspace(self._handle, self._workspace)
-        self._one = np.ones(1, dtype=np.float32)
-        self._zero = np.zeros(1, dtype=np.float32)
+        self._cublas = Cublas(self._stream.ptr)
         self._flush = cupy.zeros(2 * self.l2_bytes // 4, dtype=cupy.float32)
         self._modules: dict[str, Any] = {}
 
     def versions(self) -> dict[str, str | None]:
-        number = cublas.getVersion(self._handle)
-        version = f"{number // 10000}.{number // 100 % 100}.{number % 100}"
-        return {"cublas_version": version, "cupy_version": cupy.__version__}
+        return {"cublas_version": self._cublas.version()}
 
     def launcher(self, spec: LaunchSpec, m: int, n: int, k: int) -> Launcher:
         if spec.kind == "cublas":
-            return self._cublas_launcher(spec, m, n, k)
+            return self._cublas.launcher(spec.compute, m, n, k)
         assert spec.cubin is not None
         if spec.cubin not in self._modules:
             self._modules[spec.cubin] = cupy.RawModule(path=spec.cubin)
@@ -79,23 +130,6 @@ class CudaDevice:
         def launch(a: Any, b: Any, c: Any) -> None:
             function(spec.grid, spec.block, (a, b, c, *sizes),
                      shared_mem=spec.dynamic_shared_memory_bytes)
-
-        return launch
-
-    def _cublas_launcher(self, spec: LaunchSpec, m: int, n: int, k: int) -> Launcher:
-        pedantic = spec.compute == "fp32_pedantic"
-        math = _CUBLAS_PEDANTIC_MATH if pedantic else _CUBLAS_DEFAULT_MATH
-        compute = _CUBLAS_COMPUTE_32F_PEDANTIC if pedantic else _CUBLAS_COMPUTE_32F_FAST_TF32
-        one, zero = self._one.ctypes.data, self._zero.ctypes.data
-
-        def launch(a: Any, b: Any, c: Any) -> None:
-            # cuBLAS is column-major: the row-major C = A B is C^T = B^T A^T to it.
-            cublas.setMathMode(self._handle, math)
-            cublas.gemmEx(
-                self._handle, 0, 0, n, m, k,
-                one, b.data.ptr, _CUDA_R_32F, n, a.data.ptr, _CUDA_R_32F, k,
-                zero, c.data.ptr, _CUDA_R_32F, n, compute, _CUBLAS_GEMM_DEFAULT,
-            )  # fmt: skip
 
         return launch
 
@@ -145,7 +179,7 @@ class CudaDevice:
         if isinstance(error, cupy.cuda.runtime.CUDARuntimeError | cupy.cuda.driver.CUDADriverError):
             lost = code is not None and code >= 700 and code not in _RECOVERABLE
             return _STATUS_OF_ERROR.get(code, Status.LAUNCH_FAILED), words, lost
-        if isinstance(error, cublas.CUBLASError):
+        if isinstance(error, CublasError):
             return Status.LAUNCH_FAILED, words, True
         return Status.WORKER_CRASH, words, True
 
@@ -153,15 +187,3 @@ class CudaDevice:
 @cache
 def _null_kernel() -> Any:
     return cupy.RawKernel('extern "C" __global__ void null_kernel() {}', "null_kernel")
-
-
-def _set_cublas_workspace(handle: int, workspace: Any) -> None:
-    """Give cuBLAS its workspace; CuPy has no binding for this one call."""
-    from cuda.pathfinder import load_nvidia_dynamic_lib
-
-    library = ctypes.CDLL(load_nvidia_dynamic_lib("cublas").abs_path)
-    set_workspace = library.cublasSetWorkspace_v2
-    set_workspace.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
-    status = set_workspace(handle, workspace.data.ptr, workspace.nbytes)
-    if status != 0:
-        raise RuntimeError(f"cublasSetWorkspace: status {status}")

@@ -84,7 +84,7 @@ class Device(Protocol):
     l2_bytes: int
 
     def versions(self) -> dict[str, str | None]:
-        """``driver_version`` and ``cublas_version``."""
+        """``cublas_version``."""
         ...
 
     def launcher(self, spec: LaunchSpec, m: int, n: int, k: int) -> Launcher:

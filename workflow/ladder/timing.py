@@ -34,6 +34,7 @@ LAUNCH_BOUND_FACTOR = 2.0
 """A kernel within this factor of an empty one measures the launch, not the arithmetic."""
 _CHUNK_NS = 80e6  # device time between two looks at the stop rule
 _CHUNK_SAMPLES = 200
+_ESTIMATE_AGAIN_NS = 20e6  # beyond it the first launch is a good enough estimate
 _PAD_ELEMENTS = 1024  # guard between matrices, 4 KiB
 _ALIGN_ELEMENTS = 64  # 256 bytes, as a fresh allocation would have
 _TIMING_SEED, _POST_SEED = 1, 2
@@ -278,7 +279,7 @@ def visit(device: Device, request: VisitRequest) -> Visit:
     # The first launch pays for lazy work of the driver and of cuBLAS: kept apart, never a sample.
     first_launch_ns = sampler.run("first", [on_set(0)], 1).times_ns[0]
     estimate = first_launch_ns
-    if estimate < SLOW_KERNEL_NS:
+    if estimate < _ESTIMATE_AGAIN_NS:
         estimate = min(sampler.run("first", [on_set(0)] * 3, 1).times_ns)
 
     if cold:

@@ -46,8 +46,9 @@ class ReferenceCache:
         return self._entries[key]
 
     def clear(self) -> None:
-        self._entries.clear()
-        self._device.release_memory()
+        if self._entries:
+            self._entries.clear()
+            self._device.release_memory()
 
 
 class Worker:
@@ -65,6 +66,7 @@ class Worker:
             status, detail, lost = self._device.classify(error)
             if not lost:
                 self._references.clear()
+                self._device.release_memory()
             return {"status": status, "detail": detail, "lost": lost}
 
     def _handle(self, request: dict[str, Any]) -> dict[str, Any]:

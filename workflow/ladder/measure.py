@@ -44,6 +44,7 @@ from .work import WorkItem, memory_fault_of, sampling_constants, shard, work_ite
 
 TF32_VARIABLES = ("CUPY_TF32", "NVIDIA_TF32_OVERRIDE")
 """Either one silently turns cuBLAS's FP32 into TF32; the worker never sees them."""
+COMMIT_VARIABLE = "LADDER_GIT_COMMIT"
 RECORDED_VARIABLES = (*TF32_VARIABLES, "CUDA_VISIBLE_DEVICES", "CUDA_MODULE_LOADING",
                       "CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG")  # fmt: skip
 _PACKAGES = ("cupy-cuda13x", "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cublas", "numpy",
@@ -642,6 +643,19 @@ def _git(root: Path, *arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
+def _commit(root: Path) -> tuple[str | None, bool | None]:
+    """The commit of this tree and whether files differ from it.
+
+    A tree that was copied without its history (a container, a cluster node) gets both from
+    `LADDER_GIT_COMMIT`: a hash, with ``-dirty`` behind it where files differ.
+    """
+    told = os.environ.get(COMMIT_VARIABLE)
+    if told:
+        return told.removesuffix("-dirty"), told.endswith("-dirty")
+    changes = _git(root, "status", "--porcelain", "--untracked-files=no")
+    return _git(root, "rev-parse", "HEAD"), None if changes is None else bool(changes)
+
+
 def _command_line(root: Path) -> str:
     """The command as typed, with the project's folder as `.`: results are published."""
     arguments = [argument.replace(str(root), ".") for argument in sys.argv[1:]]
@@ -650,13 +664,13 @@ def _command_line(root: Path) -> str:
 
 def run_header(config: Config, root: Path, source: str) -> dict[str, Any]:
     """Who and where: what a `runs` row knows before anything is measured."""
-    changes = _git(root, "status", "--porcelain", "--untracked-files=no")
+    commit, dirty = _commit(root)
     return {
         "source": source,
         "ladder_version": __version__,
         "protocol_version": PROTOCOL_VERSION,
-        "git_commit": _git(root, "rev-parse", "HEAD"),
-        "git_dirty": None if changes is None else bool(changes),
+        "git_commit": commit,
+        "git_dirty": dirty,
         "config_digest": config.digest(),
         "argv": _command_line(root),
         "seed": config.protocol.seed,

@@ -67,8 +67,13 @@ class FakeDevice:
         self._now = 0.0
         self._wall_skew = 1.0
         self._rng = np.random.default_rng(0)
-        self._faults = settings().get("faults", {})
-        self._speed = settings().get("speed", {})
+        planted = settings()
+        self._faults = planted.get("faults", {})
+        self._speed = planted.get("speed", {})
+        self._noise = planted.get("noise", 0.001)
+        self._nap_s = planted.get("launch_sleep_s", 0)
+        self._drift_after = planted.get("drift_after_launches", float("inf"))
+        self._drift_factor = planted.get("drift_factor", 1.0)
         self._launches = 0
 
     def versions(self) -> dict[str, str | None]:
@@ -82,11 +87,13 @@ class FakeDevice:
         if spec.compute == "tf32":
             duration = LAUNCH_NS + (duration - LAUNCH_NS) / 6
 
+        calls = [0]
+
         def launch(a: Any, b: Any, c: Any) -> None:
+            calls[0] += 1
             self._launches += 1
-            nap = settings().get("launch_sleep_s", 0)
-            if nap:
-                time.sleep(nap)
+            if self._nap_s:
+                time.sleep(self._nap_s)
             spent = duration
             out = c.reshape(m, n)
             match fault:
@@ -115,7 +122,9 @@ class FakeDevice:
                     out[...] = product(tf32(a), tf32(b), m, n, k)
                 case "nondeterministic":
                     out[...] = product(a, b, m, n, k)
-                    out[0, 0] = np.nextafter(out[0, 0], np.float32(self._launches % 2 * 9))
+                    # as a race does: right at first, and another bit now and then
+                    if calls[0] % 5 == 0:
+                        out[0, 0] = np.nextafter(out[0, 0], np.float32(9))
                 case "write_behind_c":
                     out[...] = product(a, b, m, n, k)
                     whole = c.base if c.base is not None else c
@@ -124,15 +133,15 @@ class FakeDevice:
                 case "change_input":
                     out[...] = product(a, b, m, n, k)
                     a[0] = 0.0
-                case "too_fast":
-                    out[...] = product(a, b, m, n, k)
-                    spent = LAUNCH_NS / 1e4
                 case _:
                     out[...] = product(a, b, m, n, k)
                     if spec.compute == "tf32":
                         out[...] = product(tf32(a), tf32(b), m, n, k)
             self._wall_skew = 0.2 if fault == "late_event" else 1.0
-            self._now += spent * (1.0 + settings().get("noise", 0.001) * self._rng.random())
+            drifting = self._launches > self._drift_after
+            self._now += spent * (self._drift_factor if drifting else 1.0) * (
+                1.0 + self._noise * self._rng.random()
+            )
 
         return launch
 
@@ -194,8 +203,9 @@ def open_device() -> FakeDevice:
 
 class FakeMonitor:
     def read(self) -> Reading:
-        reasons = settings().get("reasons", 0)
-        return Reading(time.monotonic_ns(), CLOCK_MHZ, 3201.0, 650.0, 40.0, reasons, 95.0)
+        planted = settings()
+        clock, reasons = planted.get("clock_mhz", CLOCK_MHZ), planted.get("reasons", 0)
+        return Reading(time.monotonic_ns(), clock, 3201.0, 650.0, 40.0, reasons, 95.0)
 
     def facts(self) -> dict[str, Any]:
         return {

@@ -78,7 +78,7 @@ class Protocol(Document):
     settle_s: Annotated[float, Field(ge=0, le=60)] = 3.0
     """Load on the GPU before the first point, until its clock settles, seconds."""
     warmup_ms: Annotated[float, Field(ge=0, le=10_000)] = 200.0
-    """Warm-up at each visit, milliseconds; at least 5 launches in any case."""
+    """Warm-up at the first visit, milliseconds, and at least 5 launches; later visits: a quarter."""
     sample_us: Annotated[float, Field(ge=200, le=1_000_000)] = 1000.0
     """Shortest sample, microseconds; short kernels are launched repeatedly to fill it."""
     minimum_samples: Annotated[int, Field(ge=5, le=1000)] = 30

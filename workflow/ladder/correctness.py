@@ -86,7 +86,7 @@ def poison(xp: Any, out: Array, bits: int = POISON_BITS) -> None:
     out.view(xp.uint32)[...] = xp.uint32(bits)
 
 
-# --- references and comparisons ---------------------------------------------------------------------
+# --- references and comparisons -------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ def fingerprint(xp: Any, array: Array) -> str:
     return f"{plain % 2**64:016x}{weighted % 2**64:016x}"
 
 
-# --- guarded buffers ----------------------------------------------------------------------------------
+# --- guarded buffers ------------------------------------------------------------------------------
 
 
 class Guarded:
@@ -251,7 +251,7 @@ class Guarded:
         return None
 
 
-# --- the protocol -------------------------------------------------------------------------------------
+# --- the protocol ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -314,6 +314,8 @@ def check(
         unwritten = count_unwritten(xp, c)
         if unwritten:
             fault = f"{unwritten:,} of {m * n:,} elements of C were never written"
+            first = int(xp.argmax(buffers.c.view(xp.uint32) == xp.uint32(POISON_BITS)))
+            fault += f"; the first is C[{first // n}, {first % n}]"
             return Verdict(Status.WRONG_RESULT, fault, wrong_elements=unwritten)
         nonfinite = count_nonfinite(xp, c)
         if nonfinite:

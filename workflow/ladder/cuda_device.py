@@ -15,8 +15,6 @@ from .device import Event, Launcher, LaunchSpec
 from .manifest import ENTRY_POINT
 from .status import Status
 
-_NO_DYNAMIC_OPT_IN_BYTES = 48 * 1024
-
 # CUresult / cudaError_t numbers; from 700 on the context is lost (except 701, 708 and 709).
 _OUT_OF_MEMORY = 2
 _LAUNCH_TIMEOUT = 702
@@ -123,7 +121,8 @@ class CudaDevice:
         if spec.cubin not in self._modules:
             self._modules[spec.cubin] = cupy.RawModule(path=spec.cubin)
         function = self._modules[spec.cubin].get_function(ENTRY_POINT)
-        if spec.dynamic_shared_memory_bytes > _NO_DYNAMIC_OPT_IN_BYTES:
+        if spec.dynamic_shared_memory_bytes:
+            # Needed as soon as static and dynamic memory together exceed 48 KiB.
             function.max_dynamic_shared_size_bytes = spec.dynamic_shared_memory_bytes
         sizes = (np.int32(m), np.int32(n), np.int32(k))
 

@@ -1,4 +1,4 @@
-"""Reading what a user wrote: YAML, validated by pydantic, with errors that name file, line and key."""
+"""Reading what a user wrote: YAML, checked by pydantic; errors name file, line and key."""
 
 from __future__ import annotations
 
@@ -33,6 +33,10 @@ class _UniqueKeyLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(
+                    None, None, "a key must be a word or a number", key_node.start_mark
+                )
             key = self.construct_object(key_node, deep=True)
             if key in seen:
                 raise yaml.constructor.ConstructorError(
@@ -52,16 +56,26 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], dict[Key, int]]:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not a text file in UTF-8 ({error.reason})") from None
     try:
         root = yaml.compose(text, Loader=_UniqueKeyLoader)
-        data = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 (a SafeLoader)
+        data = yaml.load(text, Loader=_UniqueKeyLoader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise UserError(f"{path}:{line}: not valid YAML: {error.problem}") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise UserError(f"{path}:{line}: not valid YAML: {error.reason}") from None
+    except RecursionError:
+        raise UserError(f"{path}: not valid YAML: nested too deeply") from None
     if not isinstance(data, dict) or root is None:
         raise UserError(f"{path}: expected 'key: value' lines, found {type(data).__name__}")
     lines: dict[Key, int] = {}
-    _collect_lines(root, (), lines)
+    try:
+        _collect_lines(root, (), lines)
+    except RecursionError:
+        raise UserError(f"{path}: not valid YAML: an alias refers to itself") from None
     return data, lines
 
 
@@ -93,7 +107,9 @@ def parse(
     try:
         return model.model_validate(data, context=context)
     except ValidationError as error:
-        faults = [_describe(model, fault, name, lines or {}) for fault in error.errors()]
+        faults = [
+            _describe(model, fault, name, lines or {}) for fault in _one_per_union(error.errors())
+        ]
         raise UserError("\n".join(dict.fromkeys(faults))) from None
 
 
@@ -118,13 +134,42 @@ def suggestion(wrong: str, known: Sequence[str]) -> str:
     return f"{hint}known: {', '.join(known)}"
 
 
+def _one_per_union(faults: Sequence[ErrorDetails]) -> list[ErrorDetails]:
+    """Of the faults that the branches of a union report, those of the branch that fits best.
+
+    Where no branch fits better than another, one fault that says what each would accept.
+    """
+    groups: dict[Key, list[ErrorDetails]] = {}
+    for number, fault in enumerate(faults):
+        location = fault["loc"]
+        branch = next((i for i, part in enumerate(location) if _is_union_branch(part)), None)
+        group = (*location[:branch], "|") if branch is not None else (*location, number)
+        groups.setdefault(group, []).append(fault)
+    kept: list[ErrorDetails] = []
+    for group, members in groups.items():
+        depths = [sum(not _is_union_branch(part) for part in fault["loc"]) for fault in members]
+        if group[-1] != "|" or max(depths) >= len(group):
+            kept += [f for f, depth in zip(members, depths, strict=True) if depth == max(depths)]
+            continue
+        # Right type, wrong value: the branch that was meant.
+        meant = [f for f in members if not f["type"].endswith(("_type", "literal_error"))]
+        if meant:
+            kept += meant
+            continue
+        words = [fault["msg"].removeprefix("Input should be ") for fault in members]
+        kept.append({**members[0], "type": "union", "msg": f"must be {' or '.join(words)}"})
+    return kept
+
+
 def _describe(
     model: type[BaseModel], fault: ErrorDetails, name: str, lines: Mapping[Key, int]
 ) -> str:
     # Union branches and validators add parts to the location that the file does not have.
-    key = tuple(part for part in fault["loc"] if not _is_union_branch(part))
-    position = next((lines[key[:n]] for n in range(len(key), -1, -1) if key[:n] in lines), None)
-    where = f"{name}:{position}" if position else name
+    key: Key = ()
+    for index, part in enumerate(fault["loc"]):
+        last = index == len(fault["loc"]) - 1
+        if not _is_union_branch(part) and (last or not lines or (*key, part) in lines):
+            key = (*key, part)
     match fault["type"]:
         case "extra_forbidden":
             fields = _fields_at(model, key[:-1])
@@ -135,10 +180,21 @@ def _describe(
             message = "this key is required"
         case "value_error" | "assertion_error":
             message = str(fault.get("ctx", {}).get("error", fault["msg"]))
+            # A validator of a whole structure names the key below it that it complains about.
+            inner, _, rest = message.partition(": ")
+            depth = len(key)
+            for longer in lines:
+                if longer[:depth] == key and rest and dotted(longer[depth:]) == inner:
+                    key, message = longer, rest
+                    break
+        case "model_type":
+            message = f"must hold keys (write {{}} for its defaults); found {fault['input']!r}"
         case _:
             shown = repr(fault["input"])
             found = shown if len(shown) <= 60 else shown[:57] + "..."
             message = f"{fault['msg'][0].lower()}{fault['msg'][1:]}; found {found}"
+    position = next((lines[key[:n]] for n in range(len(key), -1, -1) if key[:n] in lines), None)
+    where = f"{name}:{position}" if position else name
     return f"{where}: {dotted(key)}: {message}"
 
 

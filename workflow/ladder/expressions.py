@@ -51,6 +51,8 @@ def _parse(text: str) -> ast.expr:
         return ast.parse(text, mode="eval").body
     except SyntaxError as error:
         raise ExpressionError(f"{text!r} is not an expression: {error.msg}") from None
+    except (RecursionError, MemoryError):
+        raise ExpressionError(f"{text[:40]!r}... is nested too deeply") from None
 
 
 def names_in(text: str | int) -> frozenset[str]:
@@ -110,5 +112,7 @@ def evaluate(text: str | int, names: Mapping[str, Number]) -> Any:
 
     try:
         return value(_parse(text))
-    except (ZeroDivisionError, TypeError) as error:
+    except (ZeroDivisionError, OverflowError, TypeError) as error:
         raise ExpressionError(f"{text!r}: {error}") from None
+    except RecursionError:
+        raise ExpressionError(f"{text[:40]!r}... is nested too deeply") from None

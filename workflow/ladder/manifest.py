@@ -85,7 +85,10 @@ class CublasLaunch(Document):
     """`fp32_pedantic` refuses TF32; `tf32` asks for it."""
 
 
-Sweep = dict[str, list[int]] | list[dict[str, int]]
+Sweep = (
+    dict[str, Annotated[list[int], Field(min_length=1)]]
+    | Annotated[list[dict[str, int]], Field(min_length=1)]
+)
 """Either lists to combine (cartesian product) or the exact parameter sets."""
 
 
@@ -225,13 +228,32 @@ class Kernel:
         return _first_violation(self.manifest.preconditions, {**params, "M": m, "N": n, "K": k})
 
 
-_COMMENT_OR_STRING = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_LITERAL_OR_GAP = re.compile(
+    r"""
+      (?P<literal> R"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)"   # raw string
+                 | "(?:\\.|[^"\\\n])*" | '(?:\\[^'\n]+|\\'|[^'\\\n])' )
+    | (?P<gap> (?: \s | \\\n | //(?:\\\n|[^\n])* | /\*.*?\*/ )+ )
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+_NO_LINE_END = re.compile(r"\\\n|/\*.*?\*/", re.DOTALL)
 
 
 def _code(source: str) -> str:
-    """CUDA C++ without comments, each run of white space one space."""
-    bare = _COMMENT_OR_STRING.sub(lambda match: match[0] if match[0][0] == '"' else " ", source)
-    return " ".join(bare.split())
+    """CUDA C++ without comments; white space that means nothing is one space.
+
+    A line end counts only where it ends a preprocessor directive or precedes one.
+    """
+    code = ""
+    position = 0
+    for match in _LITERAL_OR_GAP.finditer(source):
+        code += source[position : match.start()] + (match["literal"] or "")
+        position = match.end()
+        if match["gap"]:
+            directive = code.rpartition("\n")[2].startswith("#") or source[position:][:1] == "#"
+            ends_line = directive and "\n" in _NO_LINE_END.sub(" ", match["gap"])
+            code += "\n" if ends_line else " "
+    return (code + source[position:]).strip()
 
 
 def _three(expressions: list[Expression], names: Mapping[str, int]) -> tuple[int, int, int]:

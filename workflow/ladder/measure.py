@@ -30,7 +30,7 @@ from filelock import FileLock, Timeout
 
 from . import __version__
 from .compile import compiler_problem, compiler_version
-from .config import Config
+from .config import Config, Protocol
 from .correctness import PROTOCOL_VERSION
 from .device import GpuIdentity, LaunchSpec, detect, select
 from .documents import UserError
@@ -50,6 +50,9 @@ RECORDED_VARIABLES = (*TF32_VARIABLES, "CUDA_VISIBLE_DEVICES", "CUDA_MODULE_LOAD
 _PACKAGES = ("cupy-cuda13x", "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cublas", "numpy",
              "pyarrow", "pandas", "snakemake")  # fmt: skip
 _SENTINEL_SAMPLES = 15
+_SENTINEL_WARMUP_NS = 30e6
+_LATER_WARMUP_SHARE = 0.25
+"""Of the first visit's warm-up: the GPU has been busy with other points until a moment ago."""
 _SETTLE_STEP_S = 1.0
 _SETTLE_MOST = 4.0
 """Settling ends after this many times the configured time, steady or not."""
@@ -148,7 +151,7 @@ def worker_environment(gpu: GpuIdentity, cache: Path) -> dict[str, str]:
         "CUDA_VISIBLE_DEVICES": gpu.uuid,
         "CUDA_MODULE_LOADING": "EAGER",
         # HOME may be unset or read-only; the project's own cache never is.
-        "CUPY_CACHE_DIR": str(cache),
+        "CUPY_CACHE_DIR": environment.get("CUPY_CACHE_DIR") or str(cache),
     }
 
 
@@ -452,6 +455,7 @@ class Stream:
             "visit",
             **self._visit_request(item.spec, *item.point.shape, item.point.cache_mode),
             first_visit=number == 0,
+            warmup_ns=_warmup_ns(protocol, number),
             share=(number + 1) / protocol.rounds,
             settle_interval=number == protocol.rounds - 1,
             previous=earlier,
@@ -485,7 +489,6 @@ class Stream:
             "n": n,
             "k": k,
             "cache_mode": cache_mode,
-            "warmup_ns": constants["warmup_ms"] * 1e6,
             "sample_ns": constants["sample_us"] * 1e3,
             "minimum_samples": constants["minimum_samples"],
             "minimum_total_ns": constants["minimum_total_ms"] * 1e6,
@@ -518,7 +521,7 @@ class Stream:
         n = self._config.protocol.sentinel_size
         spec = LaunchSpec("cublas", compute="fp32_pedantic")
         request = self._visit_request(spec, n, n, n, "rotating") | {
-            "warmup_ns": 30e6,
+            "warmup_ns": _SENTINEL_WARMUP_NS,
             "minimum_samples": _SENTINEL_SAMPLES,
             "minimum_total_ns": 0.0,
         }
@@ -575,7 +578,10 @@ class Stream:
         if done.final_failure(item.check_key, item.point_key):
             return True
         rounds = done.visits.get(item.point_key, {})
-        return all(number in rounds for number in range(self._config.protocol.rounds))
+        return all(
+            number in rounds and rounds[number]["status"] not in RETRIED
+            for number in range(self._config.protocol.rounds)
+        )
 
     def _summary(
         self, items: list[WorkItem], before: set[str], done: Finished, started: float
@@ -607,6 +613,11 @@ class Stream:
             "temperature_max_c": extreme([r.temperature_c for r in readings], max),
             "throttle_reasons": json.dumps(throttle_shares(readings)),
         }
+
+
+def _warmup_ns(protocol: Protocol, number: int) -> float:
+    """Warm-up of a visit in round `number`, ns."""
+    return protocol.warmup_ms * 1e6 * (1.0 if number == 0 else _LATER_WARMUP_SHARE)
 
 
 def _name(point: Point) -> str:

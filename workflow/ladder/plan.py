@@ -14,6 +14,8 @@ import pyarrow as pa
 
 from . import schema
 from .config import CacheMode, Config
+from .documents import UserError
+from .expressions import ExpressionError
 from .manifest import SHAPE_NAMES, Kernel, Launch, canonical, compute_capability
 from .occupancy import (
     MAX_BLOCK,
@@ -101,18 +103,43 @@ def plan_builds(
 
 
 def plan_points(config: Config, kernels: Mapping[str, Kernel]) -> list[PlannedPoint]:
-    """Every point of the configuration, sorted, with the faults that need no GPU to see."""
+    """Every point of the configuration, sorted, with the faults that need no GPU to see.
+
+    Raises:
+        UserError: if a kernel is left without any size, or an expression of its manifest fails.
+    """
     planned = []
     for kernel in kernels.values():
         largest = config.kernels[kernel.name].largest
+        sizes = [
+            (shape, mode)
+            for shape, mode in dict.fromkeys(_sizes_and_modes(config))
+            if largest is None or max(shape) <= largest
+        ]
+        if not sizes:
+            raise UserError(
+                f"kernels.{kernel.name}.largest: {largest} leaves none of the configured sizes"
+            )
         for params in config.parameter_sets(kernel):
-            for (m, n, k), mode in _sizes_and_modes(config):
-                if largest is not None and max(m, n, k) > largest:
-                    continue
+            for (m, n, k), mode in sizes:
                 point = Point(kernel.name, canonical(params), m, n, k, mode)
-                launch = kernel.launch(params, m, n, k)
-                planned.append(PlannedPoint(point, launch, static_fault(kernel, point, launch)))
+                try:
+                    planned.append(_planned(kernel, point))
+                except ExpressionError as error:
+                    raise UserError(
+                        f"{kernel.manifest_path}: for {point.params} and M, N, K = {m}, {n}, {k}: "
+                        f"{error}"
+                    ) from None
     return sorted(planned, key=lambda item: item.point)
+
+
+def _planned(kernel: Kernel, point: Point) -> PlannedPoint:
+    # Only an allowed point has a geometry: a tile that violates its constraints may not divide.
+    fault = requirement_fault(kernel, point)
+    if fault:
+        return PlannedPoint(point, None, fault)
+    launch = kernel.launch(point.parameters(), *point.shape)
+    return PlannedPoint(point, launch, launch_fault(launch) if launch else None)
 
 
 def _sizes_and_modes(config: Config) -> Iterator[tuple[tuple[int, int, int], CacheMode]]:
@@ -124,8 +151,8 @@ def _sizes_and_modes(config: Config) -> Iterator[tuple[tuple[int, int, int], Cac
         yield (side, side, side), "cold"
 
 
-def static_fault(kernel: Kernel, point: Point, launch: Launch | None) -> Fault | None:
-    """Why a point can run on no GPU at all; None if some GPU might run it."""
+def requirement_fault(kernel: Kernel, point: Point) -> Fault | None:
+    """What the kernel's manifest or its index width has against a point; None if nothing."""
     params = point.parameters()
     message = kernel.violated_constraint(params)
     if message:
@@ -141,7 +168,7 @@ def static_fault(kernel: Kernel, point: Point, launch: Launch | None) -> Fault |
                     Status.SKIPPED_INT32_INDEX,
                     f"{name} has {elements:,} elements; this kernel's int index ends at {2**31:,}",
                 )
-    return launch_fault(launch) if launch else None
+    return None
 
 
 def launch_fault(launch: Launch) -> Fault | None:

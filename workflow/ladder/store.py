@@ -13,6 +13,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -112,9 +113,9 @@ def records(folder: Path) -> Iterator[dict[str, Any]]:
     for path in sorted(folder.glob("*.jsonl")):
         with path.open(encoding="utf-8") as file:
             for line in file:
-                if not line.endswith("\n"):
-                    continue  # torn by a crash
-                yield json.loads(line)
+                # A line torn by a crash or a full disk is a record that is not there.
+                with suppress(json.JSONDecodeError):
+                    yield json.loads(line)
 
 
 @dataclass

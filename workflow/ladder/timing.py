@@ -32,7 +32,7 @@ WALL_CHECK_NS = 10e6
 WALL_TOLERANCE = 0.05
 LAUNCH_BOUND_FACTOR = 2.0
 """A kernel within this factor of an empty one measures the launch, not the arithmetic."""
-_CHUNK_NS = 80e6  # device time between two looks at the stop rule
+_CHUNK_NS = 50e6  # device time between two looks at the stop rule
 _CHUNK_SAMPLES = 200
 _ESTIMATE_AGAIN_NS = 20e6  # beyond it the first launch is a good enough estimate
 _PAD_ELEMENTS = 1024  # guard between matrices, 4 KiB
@@ -157,29 +157,39 @@ def _round_up(value: int, unit: int) -> int:
     return -(-value // unit) * unit
 
 
+def _power_of_two(value: int) -> int:
+    """The smallest power of two that is at least `value`."""
+    return 1 << (value - 1).bit_length()
+
+
 def buffer_sets(m: int, n: int, k: int, cache_mode: str, l2_bytes: int) -> tuple[int, bool]:
-    """How many buffer sets a point rotates over, and whether their inputs exceed twice the L2."""
+    """How many buffer sets a point rotates over, and whether their inputs exceed twice the L2.
+
+    A power of two, so that a whole number of equally long samples goes round the sets.
+    """
     if cache_mode != "rotating":
         return 1, False
     inputs = 4 * (m * k + k * n)
     needed = max(2, 2 * l2_bytes // inputs + 1)
-    sets = min(needed, MAXIMUM_SETS)
-    return sets, sets == needed
+    sets = min(_power_of_two(needed), MAXIMUM_SETS)
+    return sets, sets >= needed
 
 
 def sampling_plan(time_ns: float, sample_ns: float, sets: int) -> tuple[int, list[list[int]]]:
     """Launches per sample, and the buffer sets that each of a cycle of batches visits in turn.
 
-    Every launch takes the set after the one before it, across batches too, so that no launch finds
-    its inputs in the cache.
+    Every launch takes the set after the one before it, across batches and from the last batch to
+    the first too, so that no launch finds its inputs in the cache.
+
+    Args:
+        sets: a power of two, at most `MAXIMUM_SETS`.
     """
     launches = min(max(1, math.ceil(sample_ns / max(time_ns, 1.0))), MAXIMUM_LAUNCHES)
     if launches >= sets:
-        launches = min(_round_up(launches, sets), MAXIMUM_LAUNCHES // sets * sets)
+        launches = _round_up(launches, sets)
         return launches, [[index % sets for index in range(launches)]]
-    batches = math.ceil(sets / launches)
-    order = [index % sets for index in range(batches * launches)]
-    return launches, [order[i * launches : (i + 1) * launches] for i in range(batches)]
+    launches = _power_of_two(launches)
+    return launches, [list(range(i, i + launches)) for i in range(0, sets, launches)]
 
 
 def quota(request: VisitRequest, times: list[float], launches: int, wall_ns: float) -> str | None:

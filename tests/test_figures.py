@@ -1,0 +1,391 @@
+"""Figures: which rows they draw, what they say when there is nothing to draw, equal bytes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+
+import matplotlib as mpl
+import pandas as pd
+import pytest
+import tables_fixture as tf
+from ladder import figures, stats
+from ladder.figures import Results
+from ladder.status import RANKED, Status
+from matplotlib.figure import Figure
+
+KERNELS = tf.repository_kernels()
+NAIVE = {"BLOCK_X": 16, "BLOCK_Y": 16}
+WIDE = {"BLOCK_X": 32, "BLOCK_Y": 8}
+
+
+def results_of(folder: Path, **tables: object) -> Results:
+    tf.write(folder / "tables", **tables)  # type: ignore[arg-type]
+    return figures.load_results(folder / "tables", KERNELS, tf.gpus_yaml(folder))
+
+
+def points_of(*pairs: tuple[tf.Row, list[tf.Row]]) -> dict[str, list[tf.Row]]:
+    return {
+        "points": [row for row, _ in pairs],
+        "samples": [sample for _, samples in pairs for sample in samples],
+    }
+
+
+def look_of(results: Results, width: float = figures.DOUBLE_COLUMN_IN) -> figures.Look:
+    styles = figures.series_styles(results)
+    return figures.Look(width, styles, figures.origin(results), results.replayed)
+
+
+def words(figure: Figure) -> str:
+    found = [text.get_text() for text in figure.findobj(mpl.text.Text)]
+    return " | ".join(text for text in found if text)
+
+
+@pytest.fixture(scope="module")
+def typical(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("typical")
+    tf.typical(folder / "tables")
+    figures.draw_all(folder / "tables", folder / "figures", KERNELS, tf.gpus_yaml(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def loaded(typical: Path) -> Results:
+    return figures.load_results(typical / "tables", KERNELS, typical / "gpus.yaml")
+
+
+@pytest.fixture
+def rc() -> Iterator[None]:
+    with mpl.rc_context(figures._rc()):
+        yield
+
+
+def test_every_figure_has_all_its_files(typical: Path) -> None:
+    records = figures.read_index(typical / "figures")
+    names = {record.name for record in records}
+    assert {"ladder", "tflops_by_size", "roofline", "shapes", "cache_modes"} <= names
+    assert {"block_shape_01_naive", "block_shape_02_shared_tile"} <= names
+    listed = {name for record in records for name in record.files.values()} | {"figures.json"}
+    assert listed == {path.name for path in (typical / "figures").iterdir()}
+    for record in records:
+        kinds = {f"{kind}{width}" for kind in ("svg", "pdf", "png") for width in ("", "_single")}
+        assert set(record.files) == kinds | {"csv", "caption"}
+
+
+def test_captions_state_units_samples_gpu_driver_and_date(typical: Path) -> None:
+    for record in figures.read_index(typical / "figures"):
+        text = (typical / "figures" / record.files["caption"]).read_text(encoding="utf-8")
+        assert record.caption in text
+        assert "n = 40 samples" in text
+        assert "Measured on Synthetic GPU, driver 999.00, 2026-01-02." in text
+        assert "replayed" not in text.lower()
+        assert re.search("TFLOPS|flop|percent|hroughput", text)
+
+
+def test_the_csv_holds_the_rows_that_were_drawn(typical: Path, loaded: Results) -> None:
+    table = pd.read_csv(typical / "figures" / "tflops_by_size.csv")
+    ceiling = table[table["kind"] == "ceiling"]
+    assert ceiling["tflops"].tolist() == [pytest.approx(tf.PEAK_TFLOPS)]
+    drawn = table[table["kind"] != "ceiling"]
+    ranked = figures.squares(loaded.ranked)
+    assert len(drawn) == (ranked["cache_mode"] == "rotating").sum()
+
+
+def test_equal_tables_give_equal_bytes(
+    typical: Path, loaded: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rc: None
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "12345")
+    for plan in figures.plans(loaded):
+        written = figures.save(plan.draw(plan.table, look_of(loaded)), tmp_path / plan.name)
+        for name in written.values():
+            again, first = (folder / name for folder in (tmp_path, typical / "figures"))
+            assert again.read_bytes() == first.read_bytes(), name
+
+
+def test_nothing_in_the_files_tells_when_or_by_what_version_they_were_made(typical: Path) -> None:
+    for path in (typical / "figures").glob("*.pdf"):
+        assert b"CreationDate" not in path.read_bytes()
+    for path in (typical / "figures").glob("*.svg"):
+        text = path.read_text(encoding="utf-8")
+        assert "dc:date" not in text
+        assert "matplotlib.org" not in text
+
+
+def test_widths_are_those_of_one_and_two_columns(typical: Path) -> None:
+    for suffix, points in (("", 7.2 * 72), ("_single", 3.5 * 72)):
+        for path in (typical / "figures").glob(f"*{suffix}.svg"):
+            if suffix or not path.stem.endswith("_single"):
+                width = re.search(r'width="([\d.]+)pt"', path.read_text(encoding="utf-8"))
+                assert width is not None
+                assert float(width[1]) == pytest.approx(points)
+
+
+def test_only_ranked_rows_feed_figures(tmp_path: Path) -> None:
+    run = tf.gpu_run()
+    rows = [
+        tf.point("01_naive", NAIVE, tflops=90.0, status=status, run=run)[0]
+        | {"m": n, "n": n, "k": n}
+        for n, status in enumerate(Status, start=100)
+    ]
+    results = results_of(tmp_path, runs=[run], points=rows)
+    assert set(results.ranked["status"]) == {str(status) for status in RANKED}
+    drawn = [plan.table for plan in figures.plans(results)]
+    sizes = {n for table in drawn for n in table.get("n", pd.Series()).dropna()}
+    assert sizes <= set(results.ranked["n"])
+
+
+@pytest.mark.parametrize("case", ["empty", "no files", "only failures", "one point"])
+def test_little_data_gives_figures_that_say_so(tmp_path: Path, case: str, rc: None) -> None:
+    run = tf.gpu_run()
+    if case == "empty":
+        results = results_of(tmp_path)
+    elif case == "no files":
+        results = figures.load_results(tmp_path / "none", KERNELS, tf.gpus_yaml(tmp_path))
+    elif case == "only failures":
+        rows = [
+            tf.failed("01_naive", Status.TIMEOUT, "hung"),
+            tf.failed("02_shared_tile", Status.OOM, "full", on_gpu=False),
+        ]
+        results = results_of(tmp_path, runs=[run], points=rows)
+    else:
+        results = results_of(tmp_path, runs=[run], **points_of(tf.point("01_naive", NAIVE)))
+    for plan in figures.plans(results):
+        for width in (figures.SINGLE_COLUMN_IN, figures.DOUBLE_COLUMN_IN):
+            figure = plan.draw(plan.table, look_of(results, width))
+            figure.draw_without_rendering()
+            said = re.search(r"No (square|parameter|kernel|rectangular|size) ", words(figure))
+            assert bool(said) == plan.table.empty, plan.name
+        assert ("Nothing could be drawn" in figures.caption(plan, results)) == plan.table.empty
+        if case != "one point":
+            assert plan.table.empty
+
+
+def test_every_replayed_figure_carries_the_mark(tmp_path: Path, rc: None) -> None:
+    run = tf.gpu_run(source="replayed")
+    pairs = [tf.point(name, {}, run=run) for name in ("cublas_fp32", "cublas_tf32")]
+    results = results_of(tmp_path, runs=[run, tf.cpu_run()], **points_of(*pairs))
+    mark = "replayed: measured on Synthetic GPU, driver 999.00, 2026-01-02"
+    assert figures.origin(results) == mark
+    for plan in figures.plans(results):
+        assert mark in words(plan.draw(plan.table, look_of(results)))
+        assert "Replayed: measured on" in figures.caption(plan, results)
+
+
+def test_tf32_is_never_ranked_with_fp32(loaded: Results, rc: None) -> None:
+    for table in (
+        figures.ladder_table(loaded),
+        figures.roofline_table(loaded),
+        figures.shapes_table(loaded),
+    ):
+        assert "cublas_tf32" not in set(table["kernel"].dropna())
+    assert loaded.reference() == "cublas_fp32"
+    figure = figures.tflops_by_size(figures.tflops_by_size_table(loaded), look_of(loaded))
+    assert "cuBLAS TF32: not FP32 accurate, own scale" in words(figure)
+    strip, main = figure.axes
+    assert main.get_ylim()[1] < 1.2 * tf.PEAK_TFLOPS < strip.get_ylim()[1]
+
+
+def test_the_newest_runs_gpu_is_shown_and_others_are_only_named(tmp_path: Path) -> None:
+    old = tf.gpu_run("old", gpu_uuid="GPU-other", gpu_name="Other GPU")
+    new = tf.gpu_run("new", started_at=tf.START + timedelta(days=1))
+    updated = tf.gpu_run("updated", cublas_version="12.0.0")
+    pairs = [
+        tf.point("01_naive", NAIVE, run=run, tflops=rate)
+        for run, rate in ((old, 9.0), (new, 5.0), (updated, 7.0))
+    ]
+    results = results_of(tmp_path, runs=[new, old, updated], **points_of(*pairs))
+    assert results.gpu_name == "Synthetic GPU"
+    assert results.points["run_id"].tolist() == ["new"]
+    assert results.samples["run_id"].unique().tolist() == ["new"]
+    assert [count for _, count in results.others] == [1, 1]
+    assert "Other GPU (GPU-other), driver 999.00" in results.others[0][0]
+    assert "cuBLAS 12.0.0" in results.others[1][0]
+
+
+def test_a_newer_run_without_points_of_its_own_still_picks_its_gpu(tmp_path: Path) -> None:
+    first, other = tf.gpu_run("first"), tf.gpu_run("other", gpu_uuid="GPU-other")
+    other["started_at"] += timedelta(days=1)
+    resumed = tf.gpu_run("resumed", started_at=tf.START + timedelta(days=2))
+    pairs = [tf.point("01_naive", NAIVE, run=run) for run in (first, other)]
+    results = results_of(tmp_path, runs=[first, other, resumed], **points_of(*pairs))
+    assert results.points["run_id"].tolist() == ["first"]
+    assert results.run is not None
+    assert results.run["run_id"] == "resumed"
+
+
+def test_rows_that_never_met_a_gpu_stay_with_any_gpu(tmp_path: Path) -> None:
+    run = tf.gpu_run()
+    skipped = tf.failed(
+        "01_naive", Status.SKIPPED_CONSTRAINT, "too wide", on_gpu=False, shape=(7, 7, 7)
+    )
+    skipped["run_id"] = None
+    good, _ = tf.point("01_naive", NAIVE, run=run)
+    results = results_of(tmp_path, runs=[run], points=[skipped, good])
+    assert len(results.points) == 2
+    assert results.others == []
+
+
+def test_the_best_parameter_set_is_chosen_for_each_size(tmp_path: Path) -> None:
+    run = tf.gpu_run()
+    pairs = [
+        tf.point("01_naive", params, (n, n, n), tflops=rate, run=run)
+        for params, n, rate in (
+            (NAIVE, 512, 2.0),
+            (WIDE, 512, 1.0),
+            (NAIVE, 1024, 3.0),
+            (WIDE, 1024, 4.0),
+        )
+    ]
+    results = results_of(tmp_path, runs=[run], **points_of(*pairs))
+    table = figures.tflops_by_size_table(results)
+    fastest = table[table["best"].fillna(False).astype(bool)]
+    assert [(row.n, figures.params_label(row.params)) for row in fastest.itertuples()] == [
+        (512, "16\u00d716"),
+        (1024, "32\u00d78"),
+    ]
+
+
+def test_the_ladder_compares_medians_and_samples(tmp_path: Path) -> None:
+    run = tf.gpu_run()
+    pairs = [
+        tf.point("01_naive", NAIVE, tflops=4.0, run=run),
+        tf.point("02_shared_tile", {"TILE": 16}, tflops=8.0, run=run),
+        tf.point("cublas_fp32", tflops=16.0, run=run),
+    ]
+    results = results_of(tmp_path, runs=[run], **points_of(*pairs))
+    table = figures.ladder_table(results).set_index("kernel")
+    assert table.loc["01_naive", "vs_reference"] == pytest.approx(0.25, rel=0.01)
+    assert table.loc["02_shared_tile", "vs_previous"] == pytest.approx(2.0, rel=0.01)
+    assert table.loc["02_shared_tile", "verdict_previous"] == "faster"
+    assert table.loc["02_shared_tile", "verdict_reference"] == "slower"
+    assert pd.isna(table.loc["cublas_fp32", "vs_reference"])
+    assert table.loc["01_naive", "vs_reference_low"] < table.loc["01_naive", "vs_reference"]
+    direct = stats.ratio_interval(*([s["time_per_launch_ns"] for s in pairs[i][1]] for i in (2, 0)))
+    assert table.loc["01_naive", "vs_reference_high"] == direct.high
+
+
+def test_superseded_and_warm_up_samples_are_left_out(tmp_path: Path) -> None:
+    row, samples = tf.point("cublas_fp32")
+    samples[0]["superseded"] = True
+    samples[1]["phase"] = "warmup"
+    samples[2]["superseded"] = None
+    results = results_of(tmp_path, runs=[tf.gpu_run()], points=[row], samples=samples)
+    assert len(figures.times_of(results, results.points.iloc[0])) == len(samples) - 2
+
+
+def test_intensity_follows_the_manifests_closed_forms(loaded: Results) -> None:
+    table = figures.roofline_table(loaded)
+    requested = table[table["traffic"] == "requested"].set_index("kernel")["flop_per_byte"]
+    assert requested["01_naive"] == pytest.approx(2 * 4096 / (8 * 4096 + 4))
+    assert requested["02_shared_tile"] > requested["01_naive"]
+    compulsory = table.loc[table["traffic"] == "compulsory", "flop_per_byte"]
+    assert compulsory.tolist() == pytest.approx([4096 / 6] * len(compulsory))
+    ridge = table.loc[table["kind"] == "ridge", "flop_per_byte"].iloc[0]
+    assert ridge == pytest.approx(tf.PEAK_TFLOPS * 1e3 / 2500)
+
+
+def test_a_gpu_without_a_datasheet_has_no_bandwidth_roof(tmp_path: Path, rc: None) -> None:
+    run = tf.gpu_run(gpu_name="Unlisted GPU")
+    results = results_of(tmp_path, runs=[run], **points_of(tf.point("01_naive", NAIVE, run=run)))
+    table = figures.roofline_table(results)
+    assert table["memory_gb_s"].isna().all()
+    figure = figures.roofline(table, look_of(results))
+    assert "datasheet" not in words(figure)
+    assert "FP32 peak" in words(figure)
+
+
+def test_a_kernel_that_no_manifest_knows_is_drawn_all_the_same(tmp_path: Path, rc: None) -> None:
+    run = tf.gpu_run()
+    results = results_of(
+        tmp_path, runs=[run], **points_of(tf.point("99_mine", {"A": 1}, tflops=3.0, run=run))
+    )
+    for plan in figures.plans(results):
+        plan.draw(plan.table, look_of(results)).draw_without_rendering()
+    assert figures.ladder_table(results)["series"].tolist() == ["99_mine"]
+
+
+def test_kernels_with_equal_titles_stay_apart(tmp_path: Path, rc: None) -> None:
+    names = ("mine", "yours")
+    kernels = {name: tf.with_changes(KERNELS["01_naive"], title="Same") for name in names}
+    run = tf.gpu_run()
+    rows = [
+        tf.point(name, NAIVE, tflops=rate, run=run)[0]
+        for name, rate in zip(names, (3.0, 4.0), strict=True)
+    ]
+    tf.write(tmp_path / "tables", runs=[run], points=rows)
+    results = figures.load_results(tmp_path / "tables", kernels, tf.gpus_yaml(tmp_path))
+    table = figures.ladder_table(results)
+    assert table["series"].tolist() == ["Same (mine)", "Same (yours)"]
+    assert len(figures.ladder(table, look_of(results)).axes[0].patches) == 2
+
+
+def test_a_tall_ladder_keeps_its_series_apart(tmp_path: Path, rc: None) -> None:
+    kernels = tf.tall_ladder(tmp_path / "kernels")
+    run = tf.gpu_run()
+    points, samples = tf.full_sweep(kernels, run, squares=(512, 1024), shapes=())
+    tf.write(tmp_path / "tables", runs=[run], points=points, samples=samples)
+    results = figures.load_results(tmp_path / "tables", kernels, tf.gpus_yaml(tmp_path))
+    styles = figures.series_styles(results)
+    rungs = [styles[results.title(name)] for name in results.rungs()]
+    assert len({(style.marker, style.dash) for style in rungs}) == len(rungs) == 14
+    figure = figures.tflops_by_size(figures.tflops_by_size_table(results), look_of(results))
+    figure.draw_without_rendering()
+    labels = sorted(text.xyann[1] for text in figure.axes[-1].texts)  # type: ignore[attr-defined]
+    assert min(b - a for a, b in pairwise(labels)) > 0.03
+
+
+def test_what_an_earlier_run_drew_is_removed_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = ["shapes", "block_shape_01_naive"]
+    every = figures.plans
+    monkeypatch.setattr(
+        figures, "plans", lambda results: (p for p in every(results) if p.name in drawn)
+    )
+    run, out, gpus = tf.gpu_run(), tmp_path / "figures", tf.gpus_yaml(tmp_path)
+    pairs = [tf.point("01_naive", params, run=run) for params in (NAIVE, WIDE)]
+    tf.write(tmp_path / "tables", runs=[run], **points_of(*pairs))
+    figures.draw_all(tmp_path / "tables", out, KERNELS, gpus)
+    assert (out / "block_shape_01_naive.svg").is_file()
+    (out / "mine.txt").write_text("a user's file", encoding="utf-8")
+    drawn.pop()
+    figures.draw_all(tmp_path / "tables", out, KERNELS, gpus)
+    assert {path.name.split(".")[0] for path in out.iterdir()} == {
+        "shapes",
+        "shapes_single",
+        "figures",
+        "mine",
+    }
+
+
+def test_several_processes_write_the_same_bytes(tmp_path: Path) -> None:
+    gpus, tables = tf.gpus_yaml(tmp_path), tf.write(tmp_path / "tables")
+    figures.draw_all(tables, tmp_path / "one", KERNELS, gpus)
+    figures.draw_all(tables, tmp_path / "two", KERNELS, gpus, workers=2)
+    for path in (tmp_path / "one").iterdir():
+        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("params", "label"),
+    [
+        ({"BLOCK_X": 32, "BLOCK_Y": 8}, "32\u00d78"),
+        ({"TILE": 16}, "TILE 16"),
+        ({}, ""),
+        ({"BK": 8, "BM": 64, "BN": 32}, "BK 8, BM 64, BN 32"),
+    ],
+)
+def test_parameter_sets_have_short_labels(params: dict[str, int], label: str) -> None:
+    assert figures.params_label(json.dumps(params)) == label
+
+
+def test_labels_are_moved_apart_but_stay_in_order() -> None:
+    placed = figures._spread([0.5, 0.5, 0.52, 0.1], 0.1, 0.0, 1.0)
+    assert placed[3] == pytest.approx(0.1)
+    middle = sorted(placed[:3])
+    assert middle[1] - middle[0] == pytest.approx(0.1, abs=1e-3)
+    assert placed[2] == max(placed)

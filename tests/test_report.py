@@ -1,0 +1,384 @@
+"""The report: complete, self-contained, true to its tables, and silent where they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import tables_fixture as tf
+from ladder import figures, report
+from ladder.status import EXPLANATIONS, Status
+
+KERNELS = tf.repository_kernels()
+NAIVE = {"BLOCK_X": 16, "BLOCK_Y": 16}
+WIDE = {"BLOCK_X": 32, "BLOCK_Y": 8}
+VOID = {"meta", "link", "br", "hr", "img", "input"}
+
+
+@dataclass
+class Page(HTMLParser):
+    """What a reader of the page gets: its elements and its text."""
+
+    html: str
+    tags: list[tuple[str, dict[str, str | None]]] = field(default_factory=list)
+    open_tags: list[str] = field(default_factory=list)
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        self.feed(self.html)
+        self.text = " ".join(self.text.split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open_tags.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open_tags.pop() == tag, f"</{tag}> closes another element"
+
+    def handle_data(self, data: str) -> None:
+        if not {"script", "style"} & set(self.open_tags):
+            self.text += f" {data}"
+
+    def named(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def rendered(tables: Path, figures_dir: Path | None = None) -> Page:
+    """The report of a result set, without figures unless their folder is given."""
+    out = tables.parent / "report.html"
+    report.render(
+        tables, figures_dir or tables.parent / "none", KERNELS, tf.gpus_yaml(tables.parent), out
+    )
+    return Page(out.read_text(encoding="utf-8"))
+
+
+def compared(folder: Path, *pairs: tuple[tf.Row, list[tf.Row]], run: tf.Row | None = None) -> Page:
+    return rendered(
+        tf.write(
+            folder / "tables",
+            runs=[run or tf.gpu_run()],
+            points=[row for row, _ in pairs],
+            samples=[sample for _, samples in pairs for sample in samples],
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def typical(tmp_path_factory: pytest.TempPathFactory) -> Page:
+    folder = tmp_path_factory.mktemp("report")
+    tables = tf.typical(folder / "tables")
+    figures.draw_all(tables, folder / "figures", KERNELS, tf.gpus_yaml(folder))
+    return rendered(tables, folder / "figures")
+
+
+@pytest.fixture(scope="module")
+def replayed(tmp_path_factory: pytest.TempPathFactory) -> Page:
+    return rendered(tf.typical(tmp_path_factory.mktemp("replayed") / "tables", replayed=True))
+
+
+def test_the_page_needs_no_network_and_little_script(typical: Page) -> None:
+    for _, attributes in typical.tags:
+        for name in ("src", "href", "xlink:href", "action", "data", "poster"):
+            target = attributes.get(name)
+            assert target is None or target.startswith(("#", "data:")), target
+    assert not re.search(r"@import|url\((?!#)", typical.html)
+    scripts = re.findall(r"<script>(.*?)</script>", typical.html, re.S)
+    assert len(scripts) == 1
+    assert len(scripts[0]) < 3000
+
+
+def test_every_element_is_closed_and_every_id_is_unique(typical: Page) -> None:
+    assert typical.open_tags == []
+    ids = [attributes["id"] for _, attributes in typical.tags if attributes.get("id")]
+    assert len(ids) == len(set(ids))
+    targets = re.findall(r'(?:href|aria-labelledby)="#?([^"]+)"', typical.html)
+    assert {target for target in targets if not target.startswith("data:")} <= set(ids)
+    assert set(re.findall(r"url\(#([^)]+)\)", typical.html)) <= set(ids)
+
+
+def test_the_page_is_accessible_by_structure(typical: Page) -> None:
+    assert typical.named("html")[0]["lang"] == "en"
+    for landmark in ("header", "nav", "main", "footer", "h1"):
+        assert len(typical.named(landmark)) == 1
+    assert all(attributes.get("scope") in {"col", "row"} for attributes in typical.named("th"))
+    drawings = typical.named("svg")
+    assert len(drawings) == 2 * len(typical.named("figure"))
+    assert all(d["role"] == "img" and len(d["aria-label"] or "") > 30 for d in drawings)
+
+
+def test_the_first_screen_says_what_was_measured_on_what(typical: Page) -> None:
+    first = typical.text[: typical.text.index("The ladder at M = N = K")]
+    for fact in (
+        "Synthetic GPU",
+        "999.00",
+        "NVRTC 13.5.0",
+        "13.1.0",
+        "41.0 TFLOPS at 1600 MHz",
+        "mean 1575 MHz (1500 to 1600)",
+        "mean 410 W of 500 W",
+        "2026-01-02 03:04 UTC",
+        "version 1",
+        "2500 GB/s (datasheet)",
+    ):
+        assert fact in first, fact
+    assert "Compiled 20 kernel variants for sm_120 (10) and sm_90a (10) with nvrtc 13.5.0" in first
+    assert "1 build failed" in first
+
+
+def test_every_status_is_counted_and_explained(typical: Page) -> None:
+    for status in (
+        Status.OK,
+        Status.WRONG_RESULT,
+        Status.TIMEOUT,
+        Status.SKIPPED_CONSTRAINT,
+        Status.COMPILE_FAILED,
+    ):
+        assert status.value in typical.text
+        assert EXPLANATIONS[status] in typical.text
+    assert EXPLANATIONS[Status.RACE] not in typical.text
+    assert "a block has at most 1024 threads" in typical.text
+
+
+def test_text_from_tables_is_escaped(typical: Page) -> None:
+    assert "no answer for 120 s <silence>" in typical.text
+    assert "invented <compiler> words" in typical.text
+    assert "<silence>" not in typical.html
+
+
+def test_the_ladder_table_has_intervals_shares_and_verdicts(typical: Page) -> None:
+    table = typical.html[typical.html.index('aria-labelledby="ladder-caption"') :]
+    table = table[: table.index("</table>")]
+    assert table.count("<tr>") == 4  # heading, two rungs, cuBLAS FP32
+    assert "TF32" not in table
+    assert table.count("slower") == 2
+    assert "faster" in table
+    assert re.search(r"<small>[\d.]+\sto\s[\d.]+</small>", table)
+
+
+def test_conditions_and_provenance_are_complete(typical: Page) -> None:
+    for fact in (
+        "sw_power_cap 4.0",
+        "0.60 %, 1 repeat",
+        "77.8",
+        "Worker restarts 2",
+        "0123456789abcdef",
+        "abcdef012345",
+        "snakemake --cores 1",
+        "cupy 14.0, numpy 2.0",
+        "GPU-synthetic-0",
+        "63.0 \u00b0C",
+    ):
+        assert fact in typical.text, fact
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        "Sector",
+        "Request",
+        "Warp",
+        "Bank conflict",
+        "Occupancy",
+        "Arithmetic intensity",
+        "TF32",
+        "Rotating, hot, cold",
+    ],
+)
+def test_the_glossary_explains_the_terms(typical: Page, term: str) -> None:
+    assert term in typical.text[typical.text.rindex("Glossary") :]
+
+
+def test_replayed_numbers_are_marked_before_anything_else(replayed: Page) -> None:
+    head = replayed.text[: replayed.text.index("What the numbers say")]
+    assert "Replayed: measured elsewhere" in head
+    assert "No timing on this page comes from this machine" in head
+    assert "Synthetic GPU, driver 999.00, 2026-01-02" in head
+    assert "Nothing was measured, because no NVIDIA GPU answered" in replayed.text
+    assert "The run that is replayed" in replayed.text
+    assert "This machine's run" in replayed.text
+    assert "on this machine's GPU" not in replayed.text
+
+
+def test_whole_numbers_stay_whole_beside_a_run_that_lacks_them(replayed: Page) -> None:
+    assert "100, 9.0" in replayed.text
+    assert "100.0, 9.0" not in replayed.text
+
+
+def nothing(folder: Path) -> Path:
+    return tf.write(folder / "tables")
+
+
+def no_files(folder: Path) -> Path:
+    return folder / "tables"
+
+
+def only_failures(folder: Path) -> Path:
+    rows = [
+        tf.failed("01_naive", Status.TIMEOUT, "hung"),
+        tf.failed("02_shared_tile", Status.OOM, "full", on_gpu=False),
+    ]
+    return tf.write(folder / "tables", runs=[tf.gpu_run(end_reason="interrupted")], points=rows)
+
+
+def only_compiled(folder: Path) -> Path:
+    row = tf.failed("01_naive", Status.SKIPPED_UNSUPPORTED, "no GPU", on_gpu=False)
+    return tf.write(folder / "tables", runs=[tf.cpu_run()], builds=tf.builds(KERNELS), points=[row])
+
+
+def one_point(folder: Path) -> Path:
+    row, samples = tf.point("01_naive", NAIVE)
+    return tf.write(folder / "tables", runs=[tf.gpu_run()], points=[row], samples=samples)
+
+
+def one_point_without_samples(folder: Path) -> Path:
+    rows = [
+        tf.point(name, params)[0] for name, params in (("01_naive", NAIVE), ("cublas_fp32", {}))
+    ]
+    return tf.write(folder / "tables", runs=[tf.gpu_run()], points=rows)
+
+
+def sparse_run(folder: Path) -> Path:
+    row, samples = tf.point("01_naive", NAIVE)
+    run = {
+        name: tf.gpu_run()[name]
+        for name in (
+            "run_id",
+            "source",
+            "started_at",
+            "gpu_uuid",
+            "gpu_name",
+            "driver_version",
+            "cublas_version",
+        )
+    }
+    return tf.write(folder / "tables", runs=[run], points=[row], samples=samples)
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        (nothing, ["Nothing was measured", "Nothing was compiled", "No run is recorded"]),
+        (no_files, ["Nothing was measured"]),
+        (only_failures, ["No valid timing", "Every point failed", "hung", "did not finish"]),
+        (
+            only_compiled,
+            ["No valid timing", "Compiled 20 kernel variants", "no NVIDIA GPU answered"],
+        ),
+        (one_point, ["The fastest rung at N = 1024 is 1 Naive"]),
+        (one_point_without_samples, ["of cuBLAS FP32"]),
+        (sparse_run, ["The fastest rung at N = 1024 is 1 Naive"]),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_little_data_gives_a_report_that_says_so(
+    tmp_path: Path, case: Callable[[Path], Path], said: list[str]
+) -> None:
+    page = rendered(case(tmp_path))
+    assert page.open_tags == []
+    for sentence in said:
+        assert sentence in page.text, sentence
+    for unknown in ("nan", "None", "NaT", "inf"):
+        assert not re.search(rf"\b{unknown}\b", page.text), unknown
+
+
+def test_a_slower_rung_is_called_slower(tmp_path: Path) -> None:
+    page = compared(
+        tmp_path,
+        tf.point("01_naive", NAIVE, tflops=8.0),
+        tf.point("02_shared_tile", {"TILE": 16}, tflops=4.0),
+    )
+    assert "2 Shared tile is slower than the one before, 1 Naive: 0.50" in page.text
+
+
+def test_equal_rungs_are_called_equal(tmp_path: Path) -> None:
+    page = compared(
+        tmp_path,
+        tf.point("01_naive", NAIVE, tflops=8.0, count=400),
+        tf.point("02_shared_tile", {"TILE": 16}, tflops=8.0, count=400),
+    )
+    assert "2 Shared tile is as fast as 1 Naive: " in page.text
+
+
+def test_the_best_block_shape_is_compared_with_16_by_16(tmp_path: Path) -> None:
+    size = (2048, 2048, 2048)
+    page = compared(
+        tmp_path,
+        tf.point("01_naive", NAIVE, size, tflops=5.5),
+        tf.point("01_naive", WIDE, size, tflops=6.6),
+    )
+    assert re.search(
+        r"fastest block shape at N = 2048 is 32\u00d78: 6\.\d+ TFLOPS, 1\.2\d\u00d7 the"
+        r" 5\.\d+ TFLOPS of 16\u00d716 \(95 % interval 1\.\d+ to 1\.\d+\)",
+        page.text,
+    )
+
+
+def test_an_inexact_kernel_is_named_in_the_correctness_table(tmp_path: Path) -> None:
+    page = compared(
+        tmp_path, tf.point("01_naive", NAIVE, eta_max=40.0, exact=False, status=Status.WRONG_RESULT)
+    )
+    row = page.html[page.html.index('aria-labelledby="checks-caption"') :]
+    assert '<span class="bad">40.0</span>' in row
+    assert '<span class="bad">0 of 1</span>' in row
+    assert "The fastest rung" not in page.text
+
+
+def test_other_gpus_are_named_and_never_averaged(tmp_path: Path) -> None:
+    old = tf.gpu_run(
+        "old", gpu_uuid="GPU-old", gpu_name="Other GPU", started_at=tf.START - timedelta(days=9)
+    )
+    row, _ = tf.point("01_naive", NAIVE, tflops=5.0)
+    other, _ = tf.point("01_naive", NAIVE, tflops=50.0, run=old)
+    page = rendered(tf.write(tmp_path / "tables", runs=[old, tf.gpu_run()], points=[row, other]))
+    assert "Other GPU (GPU-old), driver 999.00, cuBLAS 13.1.0: 1 point" in page.text
+    assert "with 5.0" in page.text or "with 4.9" in page.text
+    assert "50.0 TFLOPS" not in page.text
+
+
+def test_a_shared_gpu_is_announced(tmp_path: Path) -> None:
+    page = compared(tmp_path, tf.point("01_naive", NAIVE), run=tf.gpu_run(gpu_shared=True))
+    assert "Measured on a shared GPU" in page.text
+
+
+def test_a_tall_ladder_is_told_in_few_sentences(tmp_path: Path) -> None:
+    kernels = tf.tall_ladder(tmp_path / "kernels")
+    run = tf.gpu_run()
+    points, samples = tf.full_sweep(kernels, run, squares=(1024,), shapes=())
+    tf.write(tmp_path / "t", runs=[run], points=points, samples=samples)
+    results = figures.load_results(tmp_path / "t", kernels, tf.gpus_yaml(tmp_path))
+    sentences = report.findings(results, figures.ladder_table(results))
+    assert len(sentences) < 10
+    assert "rungs are each faster than the one before" in " ".join(sentences)
+
+
+def test_equal_tables_give_an_equal_report(tmp_path: Path) -> None:
+    tables = one_point(tmp_path)
+    assert rendered(tables).html == rendered(tables).html
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (5.1234, 3, "5.12"),
+        (0.05, 2, "0.050"),
+        (123456.0, 3, "123,456"),
+        (1600.0, 4, "1600"),
+        (0.0, 3, "0"),
+        (None, 3, "\u2013"),
+        (float("nan"), 3, "\u2013"),
+        (9.996, 3, "10.0"),
+        (99.96, 3, "100"),
+    ],
+)
+def test_numbers_have_significant_digits(value: float | None, digits: int, text: str) -> None:
+    assert report.number(value, digits) == text

@@ -1,0 +1,1035 @@
+"""Tables and figures -> one self-contained HTML page.
+
+Every sentence with a number in it is made here from the tables; the template holds none. The page
+needs no network and, but for sorting its tables, no script.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+
+from . import figures, stats
+from .figures import Results
+from .manifest import Kernel
+from .status import EXPLANATIONS, RANKED, Status
+
+TEMPLATE = Path(__file__).resolve().parents[1] / "report" / "report.html.j2"
+_ARTICLE_SHAPE = (16, 16)
+"""The block shape of the naive kernel that the sweep is compared with."""
+_STEPS_IN_WORDS = 4
+"""Up to this many steps of the ladder each get a sentence."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One table cell: what is shown, and what it is sorted by."""
+
+    text: str
+    sort: float | str | None = None
+    numeric: bool = False
+    note: str = ""
+    """A second, smaller line."""
+    tone: str = ""
+    """good, bad, warn, or nothing."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table: headings, rows, and the sentence that stands over it."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    caption: str
+    numeric: Sequence[bool] = field(default_factory=list)
+
+
+def render(
+    tables_dir: Path,
+    figures_dir: Path,
+    kernels: Mapping[str, Kernel],
+    gpus_path: Path,
+    out: Path,
+    template: Path = TEMPLATE,
+) -> None:
+    """Write the report of one result set.
+
+    Args:
+        tables_dir: folder of the Parquet tables; missing ones count as empty.
+        figures_dir: what `figures.draw_all` wrote; without it the report has no figures.
+        kernels: the configured kernels in the order of the ladder.
+        gpus_path: `config/gpus.yaml`.
+        out: the HTML file.
+        template: Jinja template.
+
+    Raises:
+        ValueError: if a table has another schema version.
+        UserError: if `gpus_path` is wrong.
+    """
+    results = figures.load_results(tables_dir, kernels, gpus_path)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(template.parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    html = environment.get_template(template.name).render(page(results, figures_dir))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(html, encoding="utf-8")
+
+
+def page(results: Results, figures_dir: Path) -> dict[str, Any]:
+    """Everything the template shows."""
+    ladder = figures.ladder_table(results)
+    return {
+        "title": "gemm-ladder: FP32 matrix multiplication, rung by rung",
+        "subtitle": _subtitle(results),
+        "banner": _banner(results),
+        "facts": _facts(results),
+        "facts_head": "Measured on" if (results.run or {}).get("gpu_name") else "This run",
+        "here": _this_machine(results),
+        "ladder": _ladder_grid(results, ladder),
+        "ladder_note": _ladder_note(results, ladder),
+        "findings": findings(results, ladder),
+        "figures": _figure_views(figures_dir),
+        "builds": _builds_grid(results),
+        "builds_note": _builds_note(results),
+        "checks": _checks_grid(results),
+        "statuses": _status_grid(results),
+        "failures": _failures_grid(results),
+        "not_measured": _not_measured(results),
+        "others": [f"{name}: {_count(count, 'point')}" for name, count in results.others],
+        "conditions": _conditions(results),
+        "provenance": _provenance(results),
+        "protocol": _protocol(results),
+        "glossary": GLOSSARY,
+    }
+
+
+# --- words and numbers --------------------------------------------------------------------------
+
+
+def number(value: Any, digits: int = 3, unit: str = "") -> str:
+    """`digits` significant digits, thousands separated from 10,000 on; en dash for unknown."""
+    if value is None or pd.isna(value):
+        return "\u2013"
+    value = float(value)
+    # Rounded first: 9.996 has one digit before the point, but is shown as 10.0.
+    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])
+    decimals = max(0, digits - 1 - exponent) if value else 0
+    text = f"{value:,.{decimals}f}" if abs(value) >= 10_000 else f"{value:.{decimals}f}"
+    return f"{text}\u202f{unit}" if unit else text
+
+
+def integer(value: Any) -> str:
+    """A whole number; an en dash for unknown."""
+    if value is None or pd.isna(value):
+        return "\u2013"
+    return f"{int(value):,}" if abs(value) >= 10_000 else f"{int(value)}"
+
+
+def percent(ratio: float | None, digits: int = 3) -> str:
+    """A ratio as percent; an en dash for unknown."""
+    return "\u2013" if ratio is None or pd.isna(ratio) else number(100 * ratio, digits, "%")
+
+
+def _span(low: Any, high: Any, scale: float = 1.0, digits: int = 3) -> str:
+    if low is None or high is None or pd.isna(low) or pd.isna(high):
+        return ""
+    return f"{number(low * scale, digits)}\u00a0to\u00a0{number(high * scale, digits)}"
+
+
+def _count(count: int, noun: str, plural: str | None = None) -> str:
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def _listed(items: Iterable[str]) -> str:
+    parts = list(items)
+    if len(parts) < 2:
+        return "".join(parts)
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _day(value: Any) -> str:
+    return "\u2013" if value is None or pd.isna(value) else f"{value:%Y-%m-%d}"
+
+
+def _moment(value: Any) -> str:
+    return "\u2013" if value is None or pd.isna(value) else f"{value:%Y-%m-%d %H:%M} UTC"
+
+
+def _json(text: Any) -> dict[str, Any]:
+    """A JSON object of a table, or an empty one where there is none."""
+    if not isinstance(text, str):
+        return {}
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+# --- first screen -------------------------------------------------------------------------------
+
+
+def _local_run(results: Results) -> dict[str, Any] | None:
+    """The newest run without a GPU: this machine's, if times were replayed or none were taken."""
+    local = results.runs[results.runs["gpu_uuid"].isna()]
+    return figures.as_record(local.iloc[-1]) if len(local) else None
+
+
+def _subtitle(results: Results) -> str:
+    ranked = results.ranked
+    if ranked.empty:
+        return "No valid timing in this result set."
+    dates = results.points["measured_at"].dropna()
+    when = f" on {_day(dates.max())}" if len(dates) else ""
+    counted = _count(len(ranked), "valid timing")
+    verb = "replayed; measured" if results.replayed else "measured"
+    return f"{counted} {verb} on {results.gpu_name}{when}."
+
+
+def _banner(results: Results) -> dict[str, str] | None:
+    """The notice over everything else, if numbers are not this machine's or there are none."""
+    if results.replayed:
+        run = results.run or {}
+        driver = run.get("driver_version") or "unknown"
+        dates = results.points["measured_at"].dropna()
+        when = _day(dates.max()) if len(dates) else "an unknown date"
+        return {
+            "tone": "warn",
+            "head": "Replayed: measured elsewhere",
+            "text": f"No timing on this page comes from this machine. All were measured on "
+            f"{results.gpu_name}, driver {driver}, {when}, and are shown again here.",
+        }
+    if results.ranked.empty:
+        head = "Nothing was measured" if results.points.empty else "No valid timing"
+        text = (
+            "There is no measurement in this result set and none was replayed."
+            if results.points.empty
+            else "Every point failed or was skipped; the reasons are listed below."
+        )
+        return {"tone": "bad", "head": head, "text": text}
+    if bool((results.run or {}).get("gpu_shared")):
+        return {
+            "tone": "warn",
+            "head": "Measured on a shared GPU",
+            "text": "Other processes used the GPU during this run; times may be too long.",
+        }
+    return None
+
+
+def _facts(results: Results) -> list[tuple[str, str]]:
+    """What was measured on what, when and how: label and value."""
+    run = results.run or {}
+    peak, sheet = results.peak_tflops, results.sheet
+    facts: list[tuple[str, str | None]] = [
+        ("GPU", run.get("gpu_name")),
+        (
+            "SMs, compute capability",
+            _joined(run.get("gpu_sm_count"), run.get("gpu_compute_capability")),
+        ),
+        (
+            "FP32 peak",
+            f"{number(peak)} TFLOPS at {number(run.get('gpu_max_sm_clock_mhz'), 4)} MHz"
+            if peak
+            else None,
+        ),
+        ("DRAM bandwidth", f"{number(sheet.memory_gb_s, 4)} GB/s (datasheet)" if sheet else None),
+        ("Driver, CUDA", _joined(run.get("driver_version"), run.get("cuda_driver_api"))),
+        ("Compiler", f"NVRTC {run['nvrtc_version']}" if run.get("nvrtc_version") else None),
+        ("cuBLAS", run.get("cublas_version")),
+        ("SM clock in the run", _range_of(run, "sm_clock", "MHz", 4)),
+        ("Power", _power(run)),
+        ("Measured" if run.get("gpu_name") else "Run", _moment(run.get("started_at"))),
+        ("Protocol", f"version {run['protocol_version']}" if run.get("protocol_version") else None),
+    ]
+    return [(label, str(value)) for label, value in facts if value not in (None, "\u2013")]
+
+
+def _joined(*values: Any) -> str | None:
+    known = [str(value) for value in values if value is not None]
+    return ", ".join(known) or None
+
+
+def _range_of(run: Mapping[str, Any], name: str, unit: str, digits: int) -> str | None:
+    mean = run.get(f"{name}_mean_mhz")
+    if mean is None:
+        return None
+    low, high = run.get(f"{name}_min_mhz"), run.get(f"{name}_max_mhz")
+    span = f" ({_span(low, high, digits=digits)})" if low is not None and high is not None else ""
+    return f"mean {number(mean, digits)} {unit}{span}"
+
+
+def _power(run: Mapping[str, Any]) -> str | None:
+    mean, limit = run.get("power_mean_w"), run.get("gpu_power_limit_w")
+    if mean is None and limit is None:
+        return None
+    of_limit = f" of {number(limit)} W" if limit is not None else ""
+    return f"mean {number(mean)} W{of_limit}" if mean is not None else f"limit {number(limit)} W"
+
+
+def _this_machine(results: Results) -> list[str]:
+    """What this machine did itself, and what it could not do."""
+    sentences = []
+    builds = results.builds
+    if len(builds):
+        good = builds[builds["status"].isin(RANKED)]
+        by_architecture = good.groupby("architecture", sort=True).size()
+        names = _listed(f"{name} ({count})" for name, count in by_architecture.items())
+        compilers = sorted(
+            {
+                f"{kind or 'compiler'} {version or ''}".strip()
+                for kind, version in zip(
+                    builds["compiler"], builds["compiler_version"], strict=True
+                )
+                if kind is not None or version is not None
+            }
+        )
+        bad = len(builds) - len(good)
+        sentence = f"Compiled {_count(len(good), 'kernel variant')}"
+        sentence += f" for {names}" if names else ""
+        sentence += f" with {_listed(compilers)}" if compilers else ""
+        sentences.append(sentence + (f"; {_count(bad, 'build')} failed." if bad else "."))
+    else:
+        sentences.append("Nothing was compiled: the builds table is empty.")
+    if _local_run(results) is not None and (results.replayed or results.ranked.empty):
+        sentences.append(
+            "Nothing was measured, because no NVIDIA GPU answered on this machine or"
+            " measuring was switched off (gpu.use)."
+        )
+    end = (results.run or {}).get("end_reason")
+    if not results.replayed and end not in (None, "complete"):
+        sentences.append(f"The run on {results.gpu_name} did not finish: {end}.")
+    measured = results.points[
+        (results.points["source"] == "measured") & results.points["status"].isin(RANKED)
+    ]
+    if len(measured):
+        sentences.append(f"Measured {_count(len(measured), 'point')} on this machine's GPU.")
+    return sentences
+
+
+# --- the ladder ---------------------------------------------------------------------------------
+
+_TONES = {"faster": "good", "slower": "bad", "same": "", "ambiguous": "warn"}
+
+
+def _ladder_grid(results: Results, ladder: pd.DataFrame) -> Grid | None:
+    if ladder.empty:
+        return None
+    size = int(ladder["n"].iloc[0])
+    rows = []
+    for _, row in ladder.iterrows():
+        reference = row["kind"] == "reference"
+        noisy = row["status"] == Status.OK_NOISY
+        versus = (
+            Cell("reference", 1.0, True)
+            if reference
+            else Cell(
+                percent(row["vs_reference"]),
+                _sortable(row["vs_reference"]),
+                True,
+                _span(row["vs_reference_low"], row["vs_reference_high"], 100, 4),
+            )
+        )
+        rows.append(
+            [
+                Cell(row["series"], note=row["kernel"]),
+                Cell(figures.params_label(row["params"]) or "\u2013"),
+                Cell(
+                    number(row["tflops"]),
+                    row["tflops"],
+                    True,
+                    _span(row["tflops_ci_low"], row["tflops_ci_high"], digits=4),
+                    "warn" if noisy else "",
+                ),
+                versus,
+                _verdict_cell(row["verdict_reference"]),
+                Cell(
+                    _times(row["vs_previous"]),
+                    _sortable(row["vs_previous"]),
+                    True,
+                    note=_word(row["verdict_previous"]),
+                    tone=_TONES.get(_word(row["verdict_previous"]), ""),
+                ),
+                Cell(
+                    number(row["pct_peak_max_clock"], 3, "%"),
+                    _sortable(row["pct_peak_max_clock"]),
+                    True,
+                ),
+            ]
+        )
+    heads = [
+        "Rung",
+        "Best parameters",
+        "TFLOPS",
+        "of cuBLAS FP32",
+        "verdict",
+        "over previous rung",
+        "of FP32 peak",
+    ]
+    return Grid(
+        heads,
+        rows,
+        f"The ladder at M = N = K = {size}, rotating buffers: fastest"
+        " parameter set of each rung. Second lines are 95 % intervals.",
+        [False, False, True, True, False, True, True],
+    )
+
+
+def _ladder_note(results: Results, ladder: pd.DataFrame) -> str:
+    missing = [
+        results.title(name)
+        for name in results.kernels
+        if results.kind(name) == "rung" and name not in set(ladder["kernel"])
+    ]
+    note = (
+        f"Verdicts: faster, slower or same means that the whole interval of the ratio lies"
+        f" beyond, or within, \u00b1{100 * stats.SAME_WITHIN:g} %; ambiguous that it crosses"
+        f" that line."
+    )
+    if missing and len(ladder):
+        note += f" Without a valid time at this size: {_listed(missing)}."
+    return note
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _sortable(value: Any) -> float | None:
+    return None if value is None or pd.isna(value) else float(value)
+
+
+def _times(ratio: Any) -> str:
+    return "\u2013" if ratio is None or pd.isna(ratio) else f"{number(ratio)}\u00d7"
+
+
+def _verdict_cell(value: Any) -> Cell:
+    word = _word(value)
+    return Cell(word or "\u2013", tone="good" if word == "faster" else "")
+
+
+# --- findings -----------------------------------------------------------------------------------
+
+
+def findings(results: Results, ladder: pd.DataFrame) -> list[str]:
+    """What the tables say in words; each sentence holds only where its rows exist."""
+    sentences = [
+        *_summit(results, ladder),
+        *_steps(ladder),
+        *_naive_shapes(results),
+        *_odd_sizes(results),
+        *_tf32(results),
+    ]
+    return sentences
+
+
+def _summit(results: Results, ladder: pd.DataFrame) -> list[str]:
+    rungs = ladder[ladder["kind"] == "rung"]
+    if rungs.empty:
+        return []
+    top = rungs.sort_values("tflops").iloc[-1]
+    text = (
+        f"The fastest rung at N = {int(top['n'])} is {top['series']} with"
+        f" {number(top['tflops'])} TFLOPS"
+    )
+    if pd.notna(top["vs_reference"]):
+        text += f", {percent(top['vs_reference'])} of cuBLAS FP32"
+    if pd.notna(top["pct_peak_max_clock"]):
+        text += f" and {number(top['pct_peak_max_clock'], 3, '%')} of the FP32 peak"
+    return [f"{text}."]
+
+
+def _steps(ladder: pd.DataFrame) -> list[str]:
+    """Each rung against the one before; of many, the largest step and all that are no gain."""
+    sentences: list[str] = []
+    gains = []
+    rungs = ladder[ladder["kind"] == "rung"]
+    for (_, before), (_, row) in zip(
+        list(rungs.iterrows())[:-1], list(rungs.iterrows())[1:], strict=True
+    ):
+        ratio, word = row["vs_previous"], _word(row["verdict_previous"])
+        interval = _span(row["vs_previous_low"], row["vs_previous_high"], digits=4)
+        behind = f" (95 % interval {interval})" if interval else ""
+        start = f"{row['series']} is"
+        if word == "same":
+            text = f"{start} as fast as {before['series']}: {_times(ratio)}{behind}"
+        elif word == "ambiguous":
+            text = (
+                f"{start} not clearly faster or slower than {before['series']}:"
+                f" {_times(ratio)}{behind}"
+            )
+        elif ratio < 1:
+            text = (
+                f"{start} slower than the one before, {before['series']}: {_times(ratio)}{behind}"
+            )
+        else:
+            gains.append((float(ratio), len(sentences)))
+            text = f"{start} {_times(ratio)} as fast as {before['series']}{behind}"
+        sentences.append(f"{text}.")
+    if len(sentences) <= _STEPS_IN_WORDS:
+        return sentences
+    smaller = {index for _, index in sorted(gains)[:-1]}
+    kept = [text for index, text in enumerate(sentences) if index not in smaller]
+    return (
+        [
+            *kept,
+            f"The other {len(smaller)} rungs are each faster than the one before; the table"
+            " has the ratios.",
+        ]
+        if smaller
+        else kept
+    )
+
+
+def _naive_shapes(results: Results) -> list[str]:
+    """The best block shape of the naive kernel against the article's 16x16."""
+    kernel = next((name for name in results.rungs() if "naive" in name), None)
+    if kernel is None:
+        return []
+    rows = figures.squares(results.ranked)
+    rows = rows[(rows["kernel"] == kernel) & (rows["cache_mode"] == "rotating")]
+    is_square = [tuple(_json(text).values()) == _ARTICLE_SHAPE for text in rows["params"]]
+    square = pd.Series(is_square, index=rows.index, dtype=bool)
+    sizes = rows.groupby("n")["params"].nunique()
+    sizes = sizes[(sizes > 1) & sizes.index.isin(rows[square]["n"])]
+    if sizes.empty:
+        return []
+    size = 2048 if 2048 in sizes.index else int(sizes.index.max())
+    at_size = rows[rows["n"] == size]
+    top = at_size.sort_values("tflops").iloc[-1]
+    base = at_size[square.loc[at_size.index]].iloc[0]
+    if top["params"] == base["params"]:
+        return [
+            f"At N = {size} the naive kernel's fastest block shape is 16\u00d716 itself,"
+            f" {number(top['tflops'])} TFLOPS."
+        ]
+    interval = figures.speed_up(results, base, top)
+    behind = f" (95 % interval {_span(interval.low, interval.high, digits=4)})" if interval else ""
+    ratio = base["time_median_ns"] / top["time_median_ns"]
+    return [
+        f"The naive kernel's fastest block shape at N = {size} is"
+        f" {figures.params_label(top['params'])}: {number(top['tflops'])} TFLOPS,"
+        f" {_times(ratio)} the {number(base['tflops'])} TFLOPS of 16\u00d716{behind}."
+    ]
+
+
+def _odd_sizes(results: Results) -> list[str]:
+    """What the fastest rung loses where a power of two minus one does not fill its tiles."""
+    rows = figures.squares(results.ranked)
+    rows = figures.best(rows[rows["cache_mode"] == "rotating"])
+    rows = rows[rows["kernel"].map(results.kind) == "rung"]
+    sizes = set(rows["n"])
+    pairs = [n for n in sizes if n - 1 in sizes and n % 32 == 0]
+    if not pairs:
+        return []
+    size = max(pairs)
+    at_size = rows[rows["n"] == size].sort_values("tflops")
+    if at_size.empty:
+        return []
+    kernel = at_size.iloc[-1]
+    odd = rows[(rows["n"] == size - 1) & (rows["kernel"] == kernel["kernel"])]
+    if odd.empty:
+        return []
+    change = odd["tflops"].iloc[0] / kernel["tflops"] - 1
+    direction = "less" if change < 0 else "more"
+    return [
+        f"At N = {size - 1} instead of {size}, where tiles stay partly empty,"
+        f" {results.title(kernel['kernel'])} has {percent(abs(change), 2)} {direction}"
+        f" throughput."
+    ]
+
+
+def _tf32(results: Results) -> list[str]:
+    rows = results.ranked[results.ranked["kernel"].map(results.kind) == "tf32"]
+    if rows.empty:
+        return []
+    top = rows.sort_values("tflops").iloc[-1]
+    error = rows["eta_rms"].max()
+    text = (
+        f"{results.title(top['kernel'])} reaches {number(top['tflops'])} TFLOPS but is not FP32"
+        f" accurate"
+    )
+    if pd.notna(error):
+        text += (
+            f": its rms error is up to {number(error, 2)} in units of 2\u207b\u00b2\u2074"
+            f"|A||B|, where FP32 stays below 1"
+        )
+    return [f"{text}. It is shown apart and never ranked with the FP32 kernels."]
+
+
+# --- figures ------------------------------------------------------------------------------------
+
+_THEMED = {
+    figures.INK: "var(--ink)",
+    figures.MUTED: "var(--muted)",
+    figures.GRID: "var(--grid)",
+    figures.MARK: "var(--mark)",
+    figures.PAPER: "var(--card)",
+}
+_TITLES = {
+    "ladder": "The ladder",
+    "sizes": "Sizes, shapes and caches",
+    "sweeps": "Parameter sweeps",
+    "theory": "Roofline",
+}
+
+
+def _figure_views(figures_dir: Path) -> list[dict[str, Any]]:
+    """Figures by section, each drawn twice: for wide and for narrow screens."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for record in figures.read_index(figures_dir):
+        views = {}
+        for kind in ("svg", "svg_single"):
+            path = figures_dir / record.files[kind]
+            views[kind] = inline_svg(
+                path.read_text(encoding="utf-8"),
+                f"{record.name}-{kind}",
+                f"{record.title}. {record.alt}",
+            )
+        groups.setdefault(record.category, []).append({"record": record, **views})
+    return [
+        {"key": key, "title": _TITLES.get(key, key), "figures": items}
+        for key, items in groups.items()
+    ]
+
+
+def inline_svg(text: str, prefix: str, label: str) -> Markup:
+    """An SVG file as an element of an HTML page: unique ids, the page's colours, a text label."""
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.S)
+    text = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', text)
+    text = re.sub(r'xlink:href="#([^"]+)"', rf'href="#{prefix}-\1"', text)
+    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", text)
+    text = re.sub(r"<style.*?</style>", "", text, flags=re.S)
+    for colour, variable in _THEMED.items():
+        text = text.replace(colour, variable)
+    text = re.sub(r'(<svg[^>]*?) width="[^"]+" height="[^"]+"', r"\1", text, count=1)
+    text = text.replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "", 1)
+    attributes = Markup('<svg role="img" aria-label="{}"').format(label)
+    text = re.sub(r"\n\s*", "\n", text)
+    return Markup(str(attributes) + text[len("<svg") :])
+
+
+# --- tables further down ------------------------------------------------------------------------
+
+
+def _builds_grid(results: Results) -> Grid | None:
+    builds = results.builds
+    if builds.empty:
+        return None
+    rows = []
+    position = {name: index for index, name in enumerate(results.kernels)}
+    ordered = builds.assign(
+        _at=builds["kernel"].map(position), _set=builds["params"].map(figures.params_order)
+    ).sort_values(["architecture", "_at", "kernel", "_set"], kind="stable")
+    for _, row in ordered.iterrows():
+        spills = np.nansum([row["spill_store_bytes"], row["spill_load_bytes"]])
+        smem = np.nansum([row["static_shared_memory_bytes"], row["dynamic_shared_memory_bytes"]])
+        known = pd.notna(row["registers_per_thread"])
+        rows.append(
+            [
+                Cell(results.title(row["kernel"])),
+                Cell(figures.params_label(row["params"]) or "\u2013"),
+                Cell(str(row["architecture"])),
+                _status_cell(row["status"], row["detail"]),
+                Cell(
+                    integer(row["registers_per_thread"]),
+                    _sortable(row["registers_per_thread"]),
+                    True,
+                ),
+                Cell(
+                    integer(spills) if known else "\u2013",
+                    float(spills),
+                    True,
+                    tone="warn" if spills else "",
+                ),
+                Cell(integer(smem) if known else "\u2013", float(smem), True),
+                Cell(
+                    number(row["theoretical_occupancy_pct"], 3, "%"),
+                    _sortable(row["theoretical_occupancy_pct"]),
+                    True,
+                ),
+                Cell(_word(row["occupancy_limit"]) or "\u2013"),
+            ]
+        )
+    heads = [
+        "Kernel",
+        "Parameters",
+        "Architecture",
+        "Status",
+        "Registers",
+        "Spills, bytes",
+        "Shared memory, bytes",
+        "Occupancy",
+        "limited by",
+    ]
+    return Grid(
+        heads,
+        rows,
+        "What the compiler made of each kernel: registers per thread, bytes"
+        " spilled to local memory, shared memory per block, theoretical occupancy and what"
+        " limits it.",
+        [False] * 4 + [True] * 4 + [False],
+    )
+
+
+def _builds_note(results: Results) -> str:
+    spilled = results.builds[
+        results.builds[["spill_store_bytes", "spill_load_bytes"]].fillna(0).sum(axis=1) > 0
+    ]
+    if results.builds.empty:
+        return "Nothing was compiled."
+    return (
+        f"{_count(len(spilled), 'build')} of {len(results.builds)} spill registers to local memory."
+        if len(spilled)
+        else "No build spills registers."
+    )
+
+
+def _status_cell(status: Any, detail: Any = None) -> Cell:
+    good = status in RANKED
+    note = "" if good or not isinstance(detail, str) else detail
+    return Cell(str(status), note=note[:300], tone="good" if good else "bad")
+
+
+def _checks_grid(results: Results) -> Grid | None:
+    """Correctness by kernel over every point that was checked."""
+    points = results.points
+    checks = ["exact", "guards_intact", "inputs_intact", "deterministic", "post_timing_correct"]
+    checked = points[points[[*checks, "eta_max"]].notna().any(axis=1)]
+    if checked.empty:
+        return None
+    rows = []
+    for name in results.order():
+        own = checked[checked["kernel"] == name]
+        if own.empty:
+            continue
+        approximate = results.kind(name) == "tf32"
+        cells = [Cell(results.title(name)), Cell(f"{len(own)}", len(own), True)]
+        cells.append(_share_cell(own["exact"]))
+        for column, bound in (("eta_max", 16.0), ("eta_rms", 1.0)):
+            worst = own[column].max()
+            over = pd.notna(worst) and worst > bound
+            cells.append(
+                Cell(
+                    number(worst),
+                    _sortable(worst),
+                    True,
+                    note="TF32, not held to it" if approximate and over else "",
+                    tone="" if approximate else "bad" if over else "",
+                )
+            )
+        cells += [_share_cell(own[column]) for column in checks[1:]]
+        rows.append(cells)
+    heads = [
+        "Kernel",
+        "Points",
+        "Exact on small integers",
+        "\u03b7 max (\u2264 16)",
+        "\u03b7 rms (\u2264 1)",
+        "Guards intact",
+        "Inputs intact",
+        "Same bits again",
+        "Right after timing",
+    ]
+    return Grid(
+        heads,
+        rows,
+        "Checks before and after timing: worst value or share of points that"
+        " passed. \u03b7 = |C \u2212 R| / (2\u207b\u00b2\u2074 |A||B|) with R the FP64"
+        " product.",
+        [False, True, True, True, True, True, True, True, True],
+    )
+
+
+def _share_cell(values: pd.Series) -> Cell:
+    known = values.dropna().astype(bool)
+    if known.empty:
+        return Cell("not checked", None, True)
+    passed = int(known.sum())
+    if passed == len(known):
+        return Cell("all", 1.0, True, tone="good")
+    return Cell(f"{passed} of {len(known)}", passed / len(known), True, tone="bad")
+
+
+def _status_grid(results: Results) -> Grid | None:
+    counts = results.points["status"].value_counts()
+    build_counts = results.builds["status"].value_counts()
+    rows = []
+    for status in Status:
+        points, builds = int(counts.get(status, 0)), int(build_counts.get(status, 0))
+        if points or builds:
+            rows.append(
+                [
+                    Cell(status.value, tone="good" if status in RANKED else "bad"),
+                    Cell(str(points), points, True),
+                    Cell(str(builds), builds, True),
+                    Cell(EXPLANATIONS[status]),
+                ]
+            )
+    heads = ["Status", "Points", "Builds", "What it means"]
+    return (
+        Grid(
+            heads,
+            rows,
+            "Every point and build by outcome. Only ok and ok_noisy feed figures and rankings.",
+            [False, True, True, False],
+        )
+        if rows
+        else None
+    )
+
+
+def _failures_grid(results: Results, limit: int = 400) -> Grid | None:
+    points = results.points
+    bad = points[~points["status"].isin(RANKED)]
+    if bad.empty:
+        return None
+    grouped = bad.assign(detail=bad["detail"].fillna("")).groupby(
+        ["status", "kernel", "params", "detail"], sort=True
+    )
+    rows = []
+    for (status, kernel, params, detail), group in list(grouped)[:limit]:
+        sizes = [
+            figures.shape_label(*key)
+            for key in sorted(set(zip(group["m"], group["n"], group["k"], strict=True)))
+        ]
+        shown = ", ".join(sizes[:8]) + (f" and {len(sizes) - 8} more" if len(sizes) > 8 else "")
+        rows.append(
+            [
+                Cell(str(status), tone="bad"),
+                Cell(results.title(str(kernel))),
+                Cell(figures.params_label(str(params)) or "\u2013"),
+                Cell(shown),
+                Cell(str(detail)[:400] or "\u2013"),
+            ]
+        )
+    return Grid(
+        ["Status", "Kernel", "Parameters", "Sizes", "Reason"],
+        rows,
+        f"{_count(len(bad), 'point')} without a valid time, equal reasons together.",
+        [False] * 5,
+    )
+
+
+def _not_measured(results: Results) -> list[str]:
+    """What a reader might expect here and does not get, with the reason."""
+    missing = []
+    if results.ranked.empty:
+        missing.append("Times: there is no valid timing in this result set.")
+    if results.replayed:
+        missing.append("Anything on this machine's own GPU; all times were replayed.")
+    absent = [
+        results.title(name) for name in results.kernels if name not in set(results.ranked["kernel"])
+    ]
+    if absent and len(results.ranked):
+        missing.append(f"Without any valid time: {_listed(absent)}.")
+    run = results.run or {}
+    planned, measured = run.get("points_planned"), run.get("points_measured")
+    stored = run.get("points_from_store") or 0
+    if planned is not None and measured is not None and planned > measured + stored:
+        missing.append(
+            f"{_count(int(planned - measured - stored), 'planned point')} of"
+            f" {int(planned)} have no result in the run shown."
+        )
+    if results.sheet is None and results.run is not None and results.run.get("gpu_name"):
+        missing.append(f"Datasheet lines: config/gpus.yaml has no row for {results.gpu_name}.")
+    missing.append(
+        "Hardware counters (sectors, requests, bank conflicts): they come from a separate"
+        " profiling run, which is not part of this report."
+    )
+    missing.append("DRAM bandwidth: the roofline's dashed roof is the datasheet's value.")
+    return missing
+
+
+def _conditions(results: Results) -> list[tuple[str, str]]:
+    run = results.run or {}
+    if not run.get("gpu_name"):
+        return []
+    wall, busy = run.get("wall_s"), run.get("gpu_event_busy_s")
+    reasons = _json(run.get("throttle_reasons"))
+    shares = ", ".join(
+        f"{name} {percent(share, 2)}"
+        for name, share in sorted(reasons.items())
+        if isinstance(share, int | float) and share > 0
+    )
+    throttled = results.ranked["throttle_share"].dropna()
+    samples = results.ranked["samples"].dropna()
+    drift = run.get("sentinel_max_drift_pct")
+    repeats = run.get("drift_repeats")
+    rows: list[tuple[str, str | None]] = [
+        ("SM clock", _range_of(run, "sm_clock", "MHz", 4)),
+        ("SM clock after settling", _with_unit(run.get("settled_sm_clock_mhz"), "MHz", 4)),
+        (
+            "Maximum clocks, SM and memory",
+            _joined_unit(run, ("gpu_max_sm_clock_mhz", "gpu_max_memory_clock_mhz"), "MHz"),
+        ),
+        ("Power", _power(run)),
+        ("Highest power", _with_unit(run.get("power_max_w"), "W")),
+        ("Highest temperature", _with_unit(run.get("temperature_max_c"), "\u00b0C")),
+        ("Throttle reasons, share of polls", shares or "none seen"),
+        (
+            "Points with throttled samples",
+            f"{int((throttled > 0).sum())} of {len(throttled)}" if len(throttled) else None,
+        ),
+        (
+            "Sentinel drift, at most",
+            f"{number(drift, 2)} %, {_count(int(repeats or 0), 'repeat')}"
+            if drift is not None
+            else None,
+        ),
+        (
+            "GPU busy with measured launches",
+            f"{percent(busy / wall)} of {number(wall, 3)} s" if wall and busy is not None else None,
+        ),
+        ("GPU utilisation, mean", _with_unit(run.get("gpu_utilization_mean_pct"), "%")),
+        ("Worker restarts", _plain(run.get("worker_restarts"))),
+        (
+            "Samples",
+            f"{int(samples.sum()):,} in {_count(len(samples), 'point')}" if len(samples) else None,
+        ),
+        (
+            "Points planned, measured, from store",
+            _joined(
+                *(
+                    _plain(run.get(name))
+                    for name in ("points_planned", "points_measured", "points_from_store")
+                )
+            ),
+        ),
+        ("Event floor, null kernel", _joined_unit(run, ("event_floor_ns", "null_kernel_ns"), "ns")),
+        ("ECC, MIG, persistence mode", _flags(run, ("gpu_ecc", "gpu_mig", "gpu_persistence_mode"))),
+        ("Shared with other processes", _flags(run, ("gpu_shared",))),
+        ("Run ended", run.get("end_reason")),
+    ]
+    return [(label, value) for label, value in rows if value is not None]
+
+
+def _with_unit(value: Any, unit: str, digits: int = 3) -> str | None:
+    return None if value is None else f"{number(value, digits)} {unit}"
+
+
+def _joined_unit(run: Mapping[str, Any], names: Sequence[str], unit: str) -> str | None:
+    known = [number(run[name], 4) for name in names if run.get(name) is not None]
+    return f"{', '.join(known)} {unit}" if known else None
+
+
+def _plain(value: Any) -> str | None:
+    return None if value is None else f"{int(value)}"
+
+
+def _flags(run: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    known = [run.get(name) for name in names]
+    if all(value is None for value in known):
+        return None
+    return ", ".join("unknown" if value is None else "on" if value else "off" for value in known)
+
+
+def _provenance(results: Results) -> list[tuple[str, list[tuple[str, str]]]]:
+    """For the run that is shown, and for this machine's run if that is another one."""
+    shown, local = results.run, _local_run(results)
+    groups = []
+    if shown is not None:
+        same = local is not None and local["run_id"] == shown["run_id"]
+        head = "The run" if same or not results.replayed else "The run that is replayed"
+        groups.append((head, _provenance_rows(shown)))
+        if local is not None and not same and results.replayed:
+            groups.append(("This machine's run", _provenance_rows(local)))
+    return groups
+
+
+def _provenance_rows(run: Mapping[str, Any]) -> list[tuple[str, str]]:
+    commit = run.get("git_commit")
+    if commit and run.get("git_dirty"):
+        commit = f"{commit} with uncommitted changes"
+    packages = _json(run.get("packages"))
+    environment = _json(run.get("environment"))
+    rows = [
+        ("Run", run.get("run_id")),
+        ("Started", _moment(run.get("started_at"))),
+        ("Finished", _moment(run.get("finished_at"))),
+        ("gemm-ladder", run.get("ladder_version")),
+        ("Commit", commit),
+        ("Configuration digest", run.get("config_digest")),
+        ("Command", run.get("argv")),
+        ("Seed", _plain(run.get("seed"))),
+        ("Host", _joined(run.get("host_os"), run.get("host_cpu"))),
+        ("Python", run.get("python_version")),
+        ("GPU UUID", run.get("gpu_uuid")),
+        ("Packages", ", ".join(f"{name} {version}" for name, version in sorted(packages.items()))),
+        (
+            "Environment",
+            ", ".join(f"{name}={value}" for name, value in sorted(environment.items())),
+        ),
+    ]
+    return [(label, str(value)) for label, value in rows if value not in (None, "", "\u2013")]
+
+
+def _protocol(results: Results) -> list[tuple[str, str]]:
+    constants = _json((results.run or {}).get("protocol"))
+    return [(name, str(value)) for name, value in constants.items()]
+
+
+GLOSSARY: list[tuple[str, str]] = [
+    (
+        "Arithmetic intensity",
+        "Floating-point operations per byte moved at a stated level: bytes"
+        " that threads request, bytes through L2, or bytes from DRAM.",
+    ),
+    (
+        "Bank conflict",
+        "Shared memory has 32 banks of 4 bytes; lanes of a warp that need different"
+        " words of one bank wait for each other.",
+    ),
+    (
+        "Compulsory traffic",
+        "4(MK + KN + MN) bytes: every matrix moved once. No kernel can move less"
+        " through DRAM from a cold cache.",
+    ),
+    (
+        "Machine balance, ridge",
+        "Peak arithmetic rate over memory bandwidth, flop/byte. Below it a"
+        " kernel is bound by memory, above it by arithmetic.",
+    ),
+    (
+        "Occupancy",
+        "Warps resident on an SM as a share of the most it can hold; limited by registers,"
+        " shared memory, threads or blocks. More of it hides latency, but is no goal in itself.",
+    ),
+    ("Request", "One load or store instruction of one warp."),
+    (
+        "Rotating, hot, cold",
+        "Condition of the caches. Rotating: launches alternate between buffers"
+        " that together exceed twice the L2 cache. Hot: one set of buffers, so that what fits stays"
+        " in L2. Cold: the L2 cache is cleared before each launch.",
+    ),
+    (
+        "Sector",
+        "32 bytes, the unit of traffic between caches. A request costs as many sectors as its"
+        " lanes touch.",
+    ),
+    (
+        "SM",
+        "Streaming multiprocessor: the GPU's core, with its own registers, shared memory and"
+        " arithmetic lanes.",
+    ),
+    (
+        "TF32",
+        "A tensor-core format with FP32's range and 10 bits of mantissa. Products are much"
+        " faster and less accurate; it is no FP32 arithmetic.",
+    ),
+    ("TFLOPS", "10\u00b9\u00b2 floating-point operations per second: 2MNK over the median time."),
+    ("Warp", "32 threads that execute together."),
+]

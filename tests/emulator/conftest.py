@@ -1,0 +1,29 @@
+"""Caches of compiled kernels."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from emulator.support import COMPILERS
+from ladder.emulator import find_compiler
+from ladder.emulator.toolchain import runtime_object
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for the session."""
+    return tmp_path_factory.mktemp("emulator-cache")
+
+
+@pytest.fixture
+def fresh_cache(cache: Path, tmp_path: Path) -> Path:
+    """One that holds nothing but the compiled runtime, which takes seconds to build."""
+    fresh = tmp_path / "cache"
+    fresh.mkdir()
+    for name in COMPILERS:
+        built = runtime_object(find_compiler(name), cache)
+        shutil.copy(built, fresh / built.name)
+    return fresh

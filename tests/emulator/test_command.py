@@ -1,0 +1,194 @@
+"""``python -m ladder emulate``: text, JSON, exit codes and the table."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emulator.support import PLANTED, RUNGS, line_of, needs_compiler
+from ladder import schema
+from ladder.documents import UserError
+from ladder.emulator import command
+from ladder.emulator.point import emulate_point
+from ladder.manifest import load
+from ladder.status import Status
+
+REQUESTS = "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"
+SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
+MANIFEST = """
+title: Planted
+idea: A kernel of the tests.
+launch: {kind: cuda, block: [16, 16], grid: ["cdiv(N, 16)", "cdiv(M, 16)"]}
+"""
+
+
+def emulate(*arguments: str, root: Path = RUNGS.parent) -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--root", type=Path, default=root)
+    command.add_arguments(parser)
+    return command.run(parser.parse_args(arguments))
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Path:
+    """A project root with kernels that have faults."""
+    folder = tmp_path / "kernels"
+    folder.mkdir()
+    for name in ("unguarded", "inline_ptx"):
+        shutil.copy(PLANTED / f"{name}.cu", folder / f"{name}.cu")
+        (folder / f"{name}.yaml").write_text(MANIFEST)
+    (folder / "wrong.cu").write_text(
+        (PLANTED / "unguarded.cu").read_text().replace("k < K", "k < K - 1")
+    )
+    (folder / "wrong.yaml").write_text(MANIFEST)
+    return tmp_path
+
+
+OUTSIDE = line_of(PLANTED / "unguarded.cu", "planted: reads")
+NAIVE = ("01_naive", "--set", "BLOCK_X=16", "--set", "BLOCK_Y=16")
+
+
+@needs_compiler
+def test_the_text_shows_counters_beside_the_source(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert emulate(*NAIVE, "--size", "2048", "2048", "2048", "--cache", str(cache)) == 0
+    text = capsys.readouterr().out
+    assert "536,870,912" in text and "1,073,741,824" in text
+    assert "findings: none" in text
+    assert "acc += A[row * K + k] * B[k * N + col];" in text
+    assert (
+        "268,435,456 requests, 536,870,912 sectors, 2.00 per request, 32.0 bytes per sector" in text
+    )
+
+
+@needs_compiler
+def test_json_says_the_same(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert emulate(*NAIVE, "--size", "33", "17", "65", "--json", "--cache", str(cache)) == 0
+    shown: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert {"counters", "findings", "sites", "eta_max", "bitwise_hash"} <= set(shown)
+    assert all(type(value) is int for value in shown["counters"].values())
+    assert shown["counters"][REQUESTS] == sum(
+        site["requests"]
+        for site in shown["sites"]
+        if site["space"] == "global" and site["kind"] == "load"
+    )
+    assert shown["findings"] == [] and shown["status"] == "ok"
+    assert 0 < shown["eta_max"] < 16 and len(shown["bitwise_hash"]) == 64
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("kernel", "size", "words"),
+    [
+        ("unguarded", ("17", "17", "5"), f"unguarded.cu:{OUTSIDE}: out_of_bounds"),
+        ("wrong", ("16", "16", "8"), "wrong_result"),
+    ],
+)
+def test_a_fault_gives_exit_code_1(
+    kernel: str,
+    size: tuple[str, str, str],
+    words: str,
+    planted: Path,
+    cache: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code = emulate(kernel, "--size", *size, "--cache", str(cache), root=planted)
+    assert code == command.FAULT_FOUND
+    assert words in capsys.readouterr().out
+
+
+@needs_compiler
+def test_what_cannot_run_is_an_error_by_hand_and_a_row_in_a_table(
+    planted: Path, cache: Path
+) -> None:
+    with pytest.raises(UserError, match="inline PTX"):
+        emulate("inline_ptx", "--size", "8", "8", "8", "--cache", str(cache), root=planted)
+    out = planted / "counters.parquet"
+    assert (
+        emulate(
+            "inline_ptx",
+            "--size",
+            "8",
+            "8",
+            "8",
+            "--cache",
+            str(cache),
+            "--out",
+            str(out),
+            root=planted,
+        )
+        == 0
+    )
+    (row,) = schema.read(out, "counters").to_pylist()
+    assert row["status"] == Status.SKIPPED_UNSUPPORTED and "inline PTX" in row["detail"]
+    assert row["value"] is None and row["source"] == "emulator"
+
+
+def test_without_a_compiler_the_table_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.delenv("CXX", raising=False)
+    out = tmp_path / "counters.parquet"
+    assert emulate(*NAIVE, "--size", "8", "8", "8", "--out", str(out)) == 0
+    (row,) = schema.read(out, "counters").to_pylist()
+    assert row["status"] == Status.SKIPPED_UNSUPPORTED and "no C++ compiler" in row["detail"]
+
+
+@needs_compiler
+def test_the_table_holds_counts_and_ratios_of_every_size(cache: Path, tmp_path: Path) -> None:
+    out = tmp_path / "counters.parquet"
+    assert (
+        emulate(
+            "01_naive",
+            "--params",
+            "BLOCK_X=8,BLOCK_Y=32",
+            "--size",
+            "64",
+            "64",
+            "64",
+            "--size",
+            "2048",
+            "2048",
+            "2048",
+            "--cache",
+            str(cache),
+            "--out",
+            str(out),
+        )
+        == 0
+    )
+    rows = schema.read(out, "counters").to_pylist()
+    values = {(row["m"], row["metric"]): row["value"] for row in rows}
+    assert values[2048, SECTORS] == 1_342_177_280
+    assert values[2048, "bytes_per_load_sector"] == pytest.approx(9.6)
+    assert values[64, REQUESTS] == 2 * 64**3 / 32
+    assert {row["params"] for row in rows} == {'{"BLOCK_X":8,"BLOCK_Y":32}'}
+    assert all(row["unit"] for row in rows) and {row["status"] for row in rows} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("01_naiv", "--size", "1", "1", "1"), "01_naive"),
+        (("cublas_fp32", "--size", "1", "1", "1"), "baseline"),
+        (("01_naive", "--set", "BLOCK_X", "--size", "1", "1", "1"), "NAME=VALUE"),
+        (("01_naive", "--set", "BLOCK=3", "--size", "1", "1", "1"), "unknown parameter"),
+        ((*NAIVE, "--size", "0", "1", "1"), "at least 1"),
+    ],
+)
+def test_mistakes_are_explained(arguments: tuple[str, ...], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        emulate(*arguments)
+
+
+def test_refused_sizes_and_parameters_are_statuses() -> None:
+    kernel = load(RUNGS / "01_naive.yaml")
+    point = emulate_point(kernel, {"BLOCK_X": 64, "BLOCK_Y": 64}, 8, 8, 8)
+    assert point.status is Status.SKIPPED_CONSTRAINT and "1024 threads" in str(point.detail)

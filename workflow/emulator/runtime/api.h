@@ -1,0 +1,70 @@
+// The C interface between the runtime and its Python face (workflow/ladder/emulator/library.py
+// mirrors every struct; change both together).
+#pragma once
+#include <stdint.h>
+
+#define EMULATOR_API extern "C" __attribute__((visibility("default")))
+
+enum EmulatorSpace { kGlobal = 0, kShared = 1, kOtherSpace = 2 };
+enum EmulatorAccessKind { kLoad = 0, kStore = 1, kAsyncSource = 2, kAsyncDestination = 3, kAtomic = 4 };
+enum EmulatorFindingKind {
+  kOutOfBounds = 1,
+  kRaceWriteWrite,
+  kRaceReadWrite,
+  kUninitialisedRead,
+  kMisaligned,
+  kInFlight,
+  kDivergentBarrier,
+  kDeadlock,
+  kGlobalRace,
+  kWildAddress,
+  kTrap,
+  kShuffleSource,
+  kEndlessLoop,
+  kMachineFault,
+};
+
+// One static access: a call site x space x width x kind. Counts are of warp-level requests.
+struct EmulatorSite {
+  uint64_t pc;  // offset of the return address in the library
+  uint32_t space, bytes, kind, array;
+  uint64_t requests;         // warp-level instructions
+  uint64_t lanes;            // threads that took part
+  uint64_t sectors;          // distinct 32-byte sectors (global)
+  uint64_t unique_bytes;     // distinct bytes (global)
+  uint64_t wavefronts;       // passes over the 32 banks (shared)
+  uint64_t least_wavefronts; // passes that the width alone costs (shared)
+  uint64_t most_sectors, most_wavefronts;  // of any one request
+};
+
+struct EmulatorFinding {
+  uint32_t kind, space;
+  uint64_t pc, other_pc;
+  int32_t array;
+  uint32_t thread, other_thread, bytes;
+  uint64_t block;
+  int64_t offset;  // bytes from the start of the array, negative in front of it; of a divergent
+                   // barrier its line, and in `bytes` the other barrier's line or 0
+  uint64_t count;
+};
+
+struct EmulatorTotals {
+  uint64_t threads, blocks, accesses, switches, barriers;
+  uint64_t unmatched_requests;  // could not be ordered in lockstep: see docs/emulator.md
+  uint64_t aborted;
+  double seconds;
+};
+
+struct EmulatorBlockCounts { uint64_t block, requests, sectors, unique_bytes, wavefronts; };
+
+struct EmulatorLaunch {
+  uint32_t grid[3], block[3];
+  void** arguments;
+  uint32_t trace, check, reverse;
+  uint32_t shared_symbols, guard_symbols, unused;
+  const uint64_t* shared_offsets;  // in the TLS segment: of each shared array, then of each guard
+  const uint64_t* shared_sizes;
+  const uint64_t* blocks;   // linear block indices to run, or null for all
+  const uint64_t* weights;  // how many blocks each stands for, or null for one
+  uint64_t block_count;
+};

@@ -1,0 +1,1008 @@
+// Runs one CUDA kernel on one CPU thread, checks it and counts its memory requests.
+//
+// The kernel is compiled with -fsanitize=thread, and this file supplies the __tsan_* functions that
+// such code calls before each access. It is itself compiled without the sanitizer and linked into
+// every kernel's library, with all but the emulator_* functions hidden: libraries share no state.
+#include "emulated_cuda.h"
+#undef threadIdx
+#undef blockIdx
+#undef blockDim
+#undef gridDim
+
+#include <algorithm>
+#include <chrono>
+#include <csetjmp>
+#include <csignal>
+#include <vector>
+
+#include "api.h"
+#include "counters.hpp"
+#include "fiber.hpp"
+#include "memory.hpp"
+#include "shadow.hpp"
+
+#define RETURN_ADDRESS ((uintptr_t)__builtin_return_address(0))
+#define LIKELY(condition) __builtin_expect(!!(condition), 1)
+#define UNLIKELY(condition) __builtin_expect(!!(condition), 0)
+#define COLD __attribute__((noinline, cold))
+
+extern "C" {
+void emulated_entry(void** arguments);  // in the kernel's object
+void emulated_touch_shared(void);
+}
+
+namespace emulator {
+
+// ---- state --------------------------------------------------------------------------------------
+
+struct Access {
+  uint64_t address;
+  uint32_t pc;
+  uint8_t bytes, kind;
+  uint16_t destination;  // of a 16-byte cp.async: its offset in the shared window, in 16 bytes
+};
+
+struct AsyncCopy {
+  char* shared;
+  const char* global;
+  uint32_t bytes, source_bytes, pc;
+};
+
+enum LaneState { kRunning, kPaused, kAtBarrier, kAtWarpOperation, kExited };
+
+// Accesses that a lane records before it pauses, so that a warp's records stay in the cache.
+constexpr uint32_t kChunk = 512;
+// A thread that makes 2^20 accesses between two synchronisations is taken to loop for ever.
+constexpr uint32_t kMostPauses = (1u << 20) / kChunk;
+// A warp yields to the others after so many chunks: it may be waiting for one of them.
+constexpr uint32_t kRoundsInARow = 256;
+
+// What a lane has accessed, with room for a chunk more; never shrinks.
+struct Records {
+  Access* begin = nullptr;
+  Access* next = nullptr;
+  Access* limit = nullptr;
+
+  Records() = default;
+  Records(const Records&) = delete;
+  ~Records() { free(static_cast<void*>(begin)); }
+  size_t size() const { return (size_t)(next - begin); }
+  void clear() { next = begin; }
+  void drop_front(size_t count) {
+    if (count < size()) memmove(begin, begin + count, (size() - count) * sizeof(Access));
+    next -= count;
+  }
+  void make_room() {
+    if ((size_t)(limit - next) >= kChunk) return;
+    size_t used = size(), capacity = 2 * (used + kChunk);
+    begin = static_cast<Access*>(realloc(static_cast<void*>(begin), capacity * sizeof(Access)));
+    if (!begin) abort();
+    next = begin + used;
+    limit = begin + capacity;
+  }
+};
+
+struct Lane {
+  void* stack_pointer;
+  uint3 thread_idx;
+  uint32_t thread, warp;
+  LaneState state;
+  uint32_t waiting_pc, waiting_line;
+  uint32_t pauses;
+  uint32_t budget;  // accesses left before the next pause
+  // at a warp-level operation: the mask and value given, and what the group exchanged
+  uint32_t mask;
+  uint64_t value;
+  const uint64_t* exchanged;
+  uint32_t exchanged_mask;
+  Records records;  // since the last flush
+  std::vector<AsyncCopy> open_group;
+  std::vector<std::vector<AsyncCopy>> groups;
+};
+
+struct SharedArray {
+  uint64_t offset, bytes;
+};
+
+// Bytes of the window that the compiler added: the guard of a shared array of vector types.
+constexpr uint8_t kCompilers = 255;
+
+static Stacks stacks;
+static Arena arena;
+static Module module;
+static Counters counters;
+static Lane* lanes;
+static Lane* current;
+static void* scheduler_stack;
+
+static EmulatorLaunch launch;
+static EmulatorTotals totals;
+static std::vector<EmulatorFinding> findings;
+static std::vector<EmulatorBlockCounts> block_counts;
+static std::vector<SharedArray> shared_arrays;
+static std::vector<uint8_t> array_of_byte;  // of the shared window: array + 1, 0 or kCompilers
+static std::vector<ShadowWord> shadow;
+static uint3 block_idx;
+static uint32_t threads_per_block, epoch, first_epoch_of_block;
+static uint16_t warp_epoch[kMaxThreads / kWarp];
+static uint64_t exchange[kMaxThreads / kWarp][kWarp][kWarp];  // [warp][leading lane][lane]
+static bool aborted;
+
+static uint64_t linear_block() {
+  return block_idx.x +
+         (uint64_t)launch.grid[0] * (block_idx.y + (uint64_t)launch.grid[1] * block_idx.z);
+}
+
+// ---- findings -----------------------------------------------------------------------------------
+
+constexpr size_t kMostFindings = 256;
+
+static COLD void report(EmulatorFindingKind kind, EmulatorSpace space, uint32_t pc, uint32_t other_pc,
+                        int32_t array, int64_t offset, uint32_t bytes, uint32_t thread,
+                        uint32_t other_thread) {
+  for (auto& known : findings)
+    if (known.kind == (uint32_t)kind && known.pc == pc && known.other_pc == other_pc &&
+        known.array == array) {
+      known.count++;
+      return;
+    }
+  if (findings.size() >= kMostFindings) return;
+  EmulatorFinding finding{};
+  finding.kind = kind;
+  finding.space = space;
+  finding.pc = pc;
+  finding.other_pc = other_pc;
+  finding.array = array;
+  finding.offset = offset;
+  finding.bytes = bytes;
+  finding.thread = thread;
+  finding.other_thread = other_thread;
+  finding.block = linear_block();
+  finding.count = 1;
+  findings.push_back(finding);
+}
+
+// ---- fibers -------------------------------------------------------------------------------------
+
+static inline void yield() {
+  totals.switches++;
+  emulated_switch_stack(&current->stack_pointer, scheduler_stack);
+}
+static inline void resume(Lane& lane) {
+  current = &lane;
+  emulated_switch_stack(&scheduler_stack, lane.stack_pointer);
+}
+static void run_thread() {
+  emulated_entry(launch.arguments);
+  current->state = kExited;
+  for (;;) yield();
+}
+[[noreturn]] static COLD void abandon_launch() {
+  aborted = true;
+  for (;;) yield();
+}
+static COLD void pause(uint32_t pc) {
+  Lane& lane = *current;
+  if (++lane.pauses > kMostPauses) {
+    report(kEndlessLoop, kOtherSpace, pc, 0, -1, 0, 0, lane.thread, 0);
+    abandon_launch();
+  }
+  lane.state = kPaused;
+  yield();
+}
+
+// ---- checks of one access -----------------------------------------------------------------------
+
+static COLD void out_of_bounds(uintptr_t address, uint32_t bytes, uint32_t pc, uint32_t slot,
+                               int64_t offset) {
+  report(kOutOfBounds, kGlobal, pc, 0, (int32_t)slot, offset, bytes, current->thread, 0);
+  if (!arena.make_accessible(address, bytes)) abandon_launch();
+}
+
+static void check_global_words(uint32_t slot, int64_t offset, uint32_t bytes, uint32_t pc,
+                               uint32_t kind) {
+  Buffer& buffer = arena.buffers[slot];
+  bool writes = kind == kStore || kind == kAtomic;
+  if (!buffer.writers) {
+    if (!writes) return;
+    buffer.writers = (GlobalWriter*)calloc(buffer.bytes / 4 + 1, sizeof(GlobalWriter));
+    if (!buffer.writers) return;
+  }
+  Lane& lane = *current;
+  uint32_t first = (uint32_t)(linear_block() * threads_per_block) + 1;  // of this block's threads
+  for (int64_t word = offset >> 2; word <= (offset + bytes - 1) >> 2; word++) {
+    GlobalWriter& writer = buffer.writers[word];
+    if (UNLIKELY(writer.thread_plus_one && writer.thread_plus_one != first + lane.thread &&
+                 !(kind == kAtomic && writer.atomic))) {
+      bool same_block = writer.thread_plus_one - first < threads_per_block;
+      if (!same_block || writer.epoch == epoch)
+        report(kGlobalRace, kGlobal, pc, writer.pc, (int32_t)slot, offset, bytes, lane.thread,
+               same_block ? writer.thread_plus_one - first
+                          : (writer.thread_plus_one - 1) % threads_per_block);
+    }
+    if (writes) writer = GlobalWriter{first + lane.thread, epoch, pc, kind == kAtomic};
+  }
+}
+
+static inline void check_global(uintptr_t address, uint32_t bytes, uint32_t kind, uint32_t pc) {
+  uint32_t slot = arena.slot(address);
+  int64_t offset = arena.offset(address);
+  if (UNLIKELY((uint64_t)offset + bytes > arena.buffers[slot].bytes || offset < 0))
+    out_of_bounds(address, bytes, pc, slot, offset);
+  else if (UNLIKELY(kind == kStore || kind == kAtomic || arena.buffers[slot].writers))
+    check_global_words(slot, offset, bytes, pc, kind);
+  if (UNLIKELY(address & (bytes - 1)) && kind != kAsyncSource)  // which may be cut short
+    report(kMisaligned, kGlobal, pc, 0, (int32_t)slot, offset, bytes, current->thread, 0);
+}
+
+static inline int32_t shared_array(uint64_t offset) { return (int32_t)array_of_byte[offset] - 1; }
+static int64_t offset_in_array(uint64_t offset) {
+  int32_t array = shared_array(offset);
+  return (int64_t)offset - (array < 0 ? 0 : (int64_t)shared_arrays[(size_t)array].offset);
+}
+static COLD void report_shared(EmulatorFindingKind kind, uint64_t offset, uint32_t bytes, uint32_t pc,
+                               uint32_t other_pc, uint32_t other_thread) {
+  report(kind, kShared, pc, other_pc, shared_array(offset), offset_in_array(offset), bytes,
+         current->thread, other_thread);
+}
+
+static COLD void shared_out_of_bounds(int64_t offset, uint32_t bytes, uint32_t pc) {
+  // an overrun belongs to the array that begins last before it, a negative offset to the first
+  int32_t nearest = shared_arrays.empty() ? -1 : 0;
+  for (size_t i = 0; i < shared_arrays.size(); i++)
+    if ((int64_t)shared_arrays[i].offset <= offset) nearest = (int32_t)i;  // sorted by offset
+  int64_t in_array = offset - (nearest < 0 ? 0 : (int64_t)shared_arrays[(size_t)nearest].offset);
+  report(kOutOfBounds, kShared, pc, 0, nearest, in_array, bytes, current->thread, 0);
+}
+
+// An index that leaves the shared window meets memory that is not the kernel's: the launch ends there.
+constexpr uint64_t kNearShared = 1u << 20;
+
+static COLD void elsewhere(uintptr_t address, uint32_t bytes, uint32_t pc) {
+  if (module.owns(address)) return;  // constants, and the library's own tables
+  int64_t offset = (int64_t)(address - (uintptr_t)module.shared);
+  if (offset > -(int64_t)kNearShared && offset < (int64_t)(module.shared_bytes + kNearShared))
+    shared_out_of_bounds(offset, bytes, pc);
+  else
+    report(kWildAddress, kOtherSpace, pc, 0, -1, (int64_t)address, bytes, current->thread, 0);
+  abandon_launch();
+}
+
+static inline bool in_array(uint64_t offset, uint32_t bytes) {
+  return array_of_byte[offset] && offset + bytes <= module.shared_bytes &&
+         array_of_byte[offset] == array_of_byte[offset + bytes - 1];
+}
+
+static inline void check_shared_read(ShadowWord& word, uint64_t offset, uint32_t bytes, uint32_t pc) {
+  uint32_t thread = current->thread;
+  uint16_t now = warp_epoch[current->warp];
+  if (UNLIKELY(word.write_epoch < first_epoch_of_block))
+    report_shared(kUninitialisedRead, offset, bytes, pc, 0, 0);
+  else if (UNLIKELY(word.write_epoch == epoch && unordered(word.writer, thread, now)))
+    report_shared(kRaceReadWrite, offset, bytes, pc, word.write_pc, word.writer.thread);
+  Reader reader{(uint16_t)thread, now};
+  if (word.read_epoch != epoch) {
+    word.read_epoch = epoch;
+    word.reader = word.other_reader = reader;
+    word.read_pc = pc;
+  } else if (word.reader.thread == thread) {
+    word.reader = reader;
+  } else if (word.other_reader.thread / 32 == word.reader.thread / 32) {
+    word.other_reader = reader;
+  }
+}
+
+// A write conflicts with an earlier write or read of the same interval.
+static inline void check_shared_conflicts(ShadowWord& word, uint64_t offset, uint32_t bytes,
+                                          uint32_t pc) {
+  uint32_t thread = current->thread;
+  uint16_t now = warp_epoch[current->warp];
+  if (UNLIKELY(word.write_epoch == epoch && unordered(word.writer, thread, now)))
+    report_shared(kRaceWriteWrite, offset, bytes, pc, word.write_pc, word.writer.thread);
+  if (word.read_epoch == epoch) {
+    if (UNLIKELY(unordered(word.reader, thread, now)))
+      report_shared(kRaceReadWrite, offset, bytes, pc, word.read_pc, word.reader.thread);
+    else if (UNLIKELY(unordered(word.other_reader, thread, now)))
+      report_shared(kRaceReadWrite, offset, bytes, pc, word.read_pc, word.other_reader.thread);
+  }
+}
+static inline void note_shared_write(ShadowWord& word, uint32_t pc) {
+  word.write_epoch = epoch;
+  word.writer = Reader{(uint16_t)current->thread, warp_epoch[current->warp]};
+  word.write_pc = pc;
+}
+
+static inline void check_shared(uint64_t offset, uint32_t bytes, uint32_t kind, uint32_t pc) {
+  if (UNLIKELY(!in_array(offset, bytes))) {
+    shared_out_of_bounds((int64_t)offset, bytes, pc);
+    return;
+  }
+  if (UNLIKELY(offset & (bytes - 1))) report_shared(kMisaligned, offset, bytes, pc, 0, 0);
+  for (uint64_t i = offset >> 2; i <= (offset + bytes - 1) >> 2; i++) {
+    ShadowWord& word = shadow[i];
+    if (UNLIKELY(word.in_flight))
+      report_shared(kInFlight, offset, bytes, pc, word.write_pc, word.writer.thread);
+    if (kind == kLoad) {
+      check_shared_read(word, offset, bytes, pc);
+    } else {
+      check_shared_conflicts(word, offset, bytes, pc);
+      if (kind == kAsyncDestination) {
+        // until it lands: the word belongs to this copy
+        word.in_flight = 1;
+        word.write_pc = pc;
+        word.writer.thread = (uint16_t)current->thread;
+      } else {
+        note_shared_write(word, pc);
+      }
+    }
+  }
+}
+
+// ---- the hook: every load and store of the kernel -----------------------------------------------
+
+static inline __attribute__((always_inline)) void access(uintptr_t address, uint32_t bytes,
+                                                         uint32_t kind, uintptr_t return_address,
+                                                         uint16_t destination = 0) {
+  if (stacks.contains(address)) return;  // registers and local memory
+  uint32_t pc = (uint32_t)(return_address - module.base);
+  if (LIKELY(arena.contains(address))) {
+    if (launch.check) check_global(address, bytes, kind, pc);
+  } else if (LIKELY(address - (uintptr_t)module.shared < module.shared_bytes)) {
+    if (UNLIKELY(array_of_byte[address - (uintptr_t)module.shared] == kCompilers)) return;
+    if (launch.check) check_shared(address - (uintptr_t)module.shared, bytes, kind, pc);
+  } else {
+    elsewhere(address, bytes, pc);
+    return;
+  }
+  Lane& lane = *current;
+  if (launch.trace)
+    *lane.records.next++ = Access{address, pc, (uint8_t)bytes, (uint8_t)kind, destination};
+  if (UNLIKELY(--lane.budget == 0)) pause(pc);
+}
+
+static void access_range(uintptr_t address, size_t bytes, uint32_t kind, uintptr_t return_address) {
+  while (bytes) {
+    uint32_t piece = 16;
+    while (piece > 1 && (address % piece || piece > bytes)) piece /= 2;
+    access(address, piece, kind, return_address);
+    address += piece;
+    bytes -= piece;
+  }
+}
+
+}  // namespace emulator
+
+using namespace emulator;
+
+extern "C" {
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+#define SIZED_HOOKS(BYTES)                                                                       \
+  void __tsan_read##BYTES(void* a) { access((uintptr_t)a, BYTES, kLoad, RETURN_ADDRESS); }       \
+  void __tsan_write##BYTES(void* a) { access((uintptr_t)a, BYTES, kStore, RETURN_ADDRESS); }     \
+  void __tsan_unaligned_read##BYTES(void* a) {                                                   \
+    access((uintptr_t)a, BYTES, kLoad, RETURN_ADDRESS);                                          \
+  }                                                                                              \
+  void __tsan_unaligned_write##BYTES(void* a) {                                                  \
+    access((uintptr_t)a, BYTES, kStore, RETURN_ADDRESS);                                         \
+  }                                                                                              \
+  void __tsan_read_write##BYTES(void* a) {                                                       \
+    access((uintptr_t)a, BYTES, kLoad, RETURN_ADDRESS);                                          \
+    access((uintptr_t)a, BYTES, kStore, RETURN_ADDRESS);                                         \
+  }                                                                                              \
+  void __tsan_unaligned_read_write##BYTES(void* a) {                                             \
+    access((uintptr_t)a, BYTES, kLoad, RETURN_ADDRESS);                                          \
+    access((uintptr_t)a, BYTES, kStore, RETURN_ADDRESS);                                         \
+  }
+SIZED_HOOKS(1)
+SIZED_HOOKS(2)
+SIZED_HOOKS(4)
+SIZED_HOOKS(8)
+SIZED_HOOKS(16)
+#undef SIZED_HOOKS
+void __tsan_read_range(void* a, size_t n) { access_range((uintptr_t)a, n, kLoad, RETURN_ADDRESS); }
+void __tsan_write_range(void* a, size_t n) { access_range((uintptr_t)a, n, kStore, RETURN_ADDRESS); }
+void* __tsan_memcpy(void* to, const void* from, size_t n) {
+  access_range((uintptr_t)from, n, kLoad, RETURN_ADDRESS);
+  access_range((uintptr_t)to, n, kStore, RETURN_ADDRESS);
+  return memcpy(to, from, n);
+}
+void* __tsan_memmove(void* to, const void* from, size_t n) {
+  access_range((uintptr_t)from, n, kLoad, RETURN_ADDRESS);
+  access_range((uintptr_t)to, n, kStore, RETURN_ADDRESS);
+  return memmove(to, from, n);
+}
+void* __tsan_memset(void* to, int value, size_t n) {
+  access_range((uintptr_t)to, n, kStore, RETURN_ADDRESS);
+  return memset(to, value, n);
+}
+}
+
+// The compiler must not use what the type says of the alignment: a kernel may be wrong about it.
+template <size_t Bytes>
+static inline __attribute__((always_inline)) void copy_vector(void* to, const void* from,
+                                                              uintptr_t return_address) {
+  asm("" : "+r"(to), "+r"(from));
+  access((uintptr_t)from, Bytes, kLoad, return_address);
+  access((uintptr_t)to, Bytes, kStore, return_address);
+  memmove(to, from, Bytes);
+}
+
+// A vector copy is one load and one store of the full width, at its call site.
+#define VECTOR_COPIES(T)                                                                     \
+  T::T(const T& from) noexcept { copy_vector<sizeof(T)>(this, &from, RETURN_ADDRESS); }      \
+  T& T::operator=(const T& from) noexcept {                                                  \
+    copy_vector<sizeof(T)>(this, &from, RETURN_ADDRESS);                                     \
+    return *this;                                                                            \
+  }
+VECTOR_COPIES(float2)
+VECTOR_COPIES(float4)
+VECTOR_COPIES(int2)
+VECTOR_COPIES(int4)
+VECTOR_COPIES(uint2)
+VECTOR_COPIES(uint4)
+#undef VECTOR_COPIES
+
+// ---- what a kernel calls ------------------------------------------------------------------------
+
+static void wait_for_warp(uint32_t mask, uint64_t value, uintptr_t return_address) {
+  Lane& lane = *current;
+  lane.state = kAtWarpOperation;
+  lane.mask = mask;
+  lane.value = value;
+  lane.waiting_pc = (uint32_t)(return_address - module.base);
+  yield();
+}
+
+static void wait_at_barrier(uint64_t value, uint32_t pc, uint32_t line) {
+  Lane& lane = *current;
+  lane.state = kAtBarrier;
+  lane.value = value;
+  lane.waiting_pc = pc;
+  lane.waiting_line = line;
+  yield();
+}
+
+extern "C" {
+uint3 emulated_thread_idx() { return current->thread_idx; }
+uint3 emulated_block_idx() { return block_idx; }
+uint3 emulated_block_dim() { return uint3{launch.block[0], launch.block[1], launch.block[2]}; }
+uint3 emulated_grid_dim() { return uint3{launch.grid[0], launch.grid[1], launch.grid[2]}; }
+
+void emulated_syncthreads(unsigned line) {
+  wait_at_barrier(0, (uint32_t)(RETURN_ADDRESS - module.base), line);
+}
+
+int emulated_syncthreads_reduce(int predicate, int operation, unsigned line) {
+  uint32_t pc = (uint32_t)(RETURN_ADDRESS - module.base);
+  wait_at_barrier((uint64_t)predicate, pc, line);
+  int count = 0, live = 0;
+  for (uint32_t i = 0; i < threads_per_block; i++)
+    if (lanes[i].state != kExited) {
+      live++;
+      count += (int)lanes[i].value;
+    }
+  wait_at_barrier((uint64_t)predicate, pc, line);  // nobody may change its value before all have counted
+  return operation == 0 ? count > 0 : operation == 1 ? count == live : count;
+}
+
+void emulated_syncwarp(unsigned mask) { wait_for_warp(mask, 0, RETURN_ADDRESS); }
+
+uint64_t emulated_shuffle(unsigned mask, uint64_t value, int operand, int width, int mode) {
+  wait_for_warp(mask, value, RETURN_ADDRESS);
+  Lane& lane = *current;
+  int self = (int)(lane.thread % kWarp), segment = self & ~(width - 1), inner = self & (width - 1);
+  int source = self;
+  switch (mode) {
+    case emulated::kShuffleIndex: source = segment + (operand & (width - 1)); break;
+    case emulated::kShuffleUp: source = inner < operand ? self : self - operand; break;
+    case emulated::kShuffleDown: source = inner + operand >= width ? self : self + operand; break;
+    default: source = (inner ^ operand) >= width ? self : self ^ operand;
+  }
+  if (!(lane.exchanged_mask >> source & 1)) {
+    report(kShuffleSource, kOtherSpace, lane.waiting_pc, 0, -1, 0, 0, lane.thread,
+           lane.warp * kWarp + (uint32_t)source);
+    return 0x7fc0dead7fc0deadull;
+  }
+  return lane.exchanged[source];
+}
+
+unsigned emulated_ballot(unsigned mask, int predicate) {
+  wait_for_warp(mask, (uint64_t)predicate, RETURN_ADDRESS);
+  Lane& lane = *current;
+  unsigned result = 0;
+  for (uint32_t i = 0; i < kWarp; i++)
+    if ((lane.exchanged_mask >> i & 1) && lane.exchanged[i]) result |= 1u << i;
+  return result;
+}
+
+unsigned emulated_activemask() {
+  unsigned result = 0;
+  uint32_t first = current->warp * kWarp;
+  for (uint32_t i = 0; i < kWarp && first + i < threads_per_block; i++)
+    if (lanes[first + i].state != kExited) result |= 1u << i;
+  return result;
+}
+
+void emulated_cp_async(void* shared, const void* global, unsigned bytes, unsigned source_bytes) {
+  uintptr_t return_address = RETURN_ADDRESS;
+  uint32_t pc = (uint32_t)(return_address - module.base);
+  if (source_bytes) {
+    access((uintptr_t)global, source_bytes, kAsyncSource, return_address,
+           (uint16_t)((uint64_t)((char*)shared - module.shared) >> 4));
+    if (launch.check && (uintptr_t)global % bytes)
+      report(kMisaligned, kGlobal, pc, 0, (int32_t)arena.slot((uintptr_t)global),
+             arena.offset((uintptr_t)global), bytes, current->thread, 0);
+  }
+  access((uintptr_t)shared, bytes, kAsyncDestination, return_address);
+  current->open_group.push_back(
+      AsyncCopy{(char*)shared, (const char*)global, bytes, source_bytes, pc});
+}
+
+void emulated_cp_async_commit() {
+  Lane& lane = *current;
+  lane.groups.push_back(std::move(lane.open_group));
+  lane.open_group.clear();
+}
+
+void emulated_cp_async_wait(unsigned pending_groups) {
+  Lane& lane = *current;
+  size_t finished = lane.groups.size() > pending_groups ? lane.groups.size() - pending_groups : 0;
+  for (size_t i = 0; i < finished; i++)
+    for (const AsyncCopy& copy : lane.groups[i]) {
+      memcpy(copy.shared, copy.global, copy.source_bytes);
+      memset(copy.shared + copy.source_bytes, 0, copy.bytes - copy.source_bytes);
+      uint64_t offset = (uint64_t)(copy.shared - module.shared);
+      if (!launch.check || offset >= module.shared_bytes || !in_array(offset, copy.bytes)) continue;
+      for (uint64_t word = offset >> 2; word <= (offset + copy.bytes - 1) >> 2; word++) {
+        shadow[word].in_flight = 0;
+        check_shared_conflicts(shadow[word], offset, copy.bytes, copy.pc);
+        note_shared_write(shadow[word], copy.pc);  // others may read after the next barrier
+      }
+    }
+  lane.groups.erase(lane.groups.begin(), lane.groups.begin() + (long)finished);
+}
+
+float emulated_atomic_add_float(float* address, float value) {
+  access((uintptr_t)address, 4, kAtomic, RETURN_ADDRESS);
+  float old = *address;
+  *address = old + value;
+  return old;
+}
+int emulated_atomic_add_int(int* address, int value) {
+  access((uintptr_t)address, 4, kAtomic, RETURN_ADDRESS);
+  int old = *address;
+  *address = (int)((unsigned)old + (unsigned)value);
+  return old;
+}
+void emulated_trap() {
+  report(kTrap, kOtherSpace, (uint32_t)(RETURN_ADDRESS - module.base), 0, -1, 0, 0, current->thread,
+         0);
+  abandon_launch();
+}
+}
+
+// ---- from a warp's records to requests ----------------------------------------------------------
+
+namespace emulator {
+
+static inline uint32_t space_of(uint64_t address) {
+  return arena.contains(address) ? kGlobal : kShared;
+}
+static inline uint32_t array_of(uint64_t address, uint32_t space) {
+  if (space == kGlobal) return arena.slot(address);
+  return array_of_byte[address - (uintptr_t)module.shared];
+}
+static void count_request(uint64_t* address, const uint16_t* destination, uint32_t active,
+                          const Access& access) {
+  uint64_t first = address[__builtin_ctz(active)];
+  uint32_t space = space_of(first);
+  counters.request(address, destination, active, access.pc, space, access.bytes, access.kind,
+                   array_of(first, space));
+}
+
+// Lanes that took the same path have the same call sites at the same places of their records.
+// Returns how many records of each lane were matched so.
+static size_t count_aligned(Lane* warp, uint32_t width) {
+  const Access* records[kWarp];
+  uint32_t active = 0, lead = 0;
+  size_t shortest = 0;
+  for (uint32_t i = 0; i < width; i++) {
+    size_t size = warp[i].records.size();
+    if (!size) continue;
+    if (!active || size < shortest) shortest = size;
+    if (!active) lead = i;
+    active |= 1u << i;
+    records[i] = warp[i].records.begin;
+  }
+  uint64_t address[kWarp];
+  uint16_t destination[kWarp];
+  for (size_t n = 0; n < shortest; n++) {
+    const Access& first = records[lead][n];
+    uint32_t different = 0;
+    for (uint32_t rest = active; rest; rest &= rest - 1) {
+      uint32_t lane = (uint32_t)__builtin_ctz(rest);
+      const Access& access = records[lane][n];
+      different |= (access.pc ^ first.pc) | (uint32_t)(access.bytes ^ first.bytes);
+      address[lane] = access.address;
+    }
+    if (UNLIKELY(different)) return n;
+    if (UNLIKELY(first.kind == kAsyncSource))
+      for (uint32_t rest = active; rest; rest &= rest - 1)
+        destination[__builtin_ctz(rest)] = records[__builtin_ctz(rest)][n].destination;
+    count_request(address, destination, active, first);
+  }
+  return shortest;
+}
+
+// Lanes that took different paths: the n-th access from a call site since the last synchronisation is
+// one request for all lanes that have an n-th one. The groups must also be executable in lockstep
+// (no group may have to come both before and after another); those that are not are counted as
+// unmatched, because the hardware would split them in a way that the records do not show.
+static void count_divergent(Lane* warp, uint32_t width, size_t skip) {
+  struct Group {
+    uint64_t address[kWarp];
+    uint16_t destination[kWarp];
+    Access access;
+    uint32_t active = 0, arrived = 0;
+  };
+  static std::vector<Group> groups;
+  static std::vector<uint32_t> path[kWarp];
+  static std::unordered_map<uint64_t, uint32_t> occurrences, index;
+  groups.clear();
+  index.clear();
+  for (uint32_t lane = 0; lane < width; lane++) {
+    path[lane].clear();
+    occurrences.clear();
+    auto& records = warp[lane].records;
+    for (size_t n = skip; n < records.size(); n++) {
+      const Access& access = records.begin[n];
+      uint64_t site = (uint64_t)access.pc | (uint64_t)access.bytes << 32 |
+                      (uint64_t)access.kind << 38 | (uint64_t)space_of(access.address) << 42;
+      uint64_t key = site * 0x9e3779b97f4a7c15ull + occurrences[site]++;
+      auto place = index.emplace(key, (uint32_t)groups.size());
+      if (place.second) {
+        groups.emplace_back();
+        groups.back().access = access;
+      }
+      Group& group = groups[place.first->second];
+      group.address[lane] = access.address;
+      group.destination[lane] = access.destination;
+      group.active |= 1u << lane;
+      path[lane].push_back(place.first->second);
+    }
+  }
+  size_t done[kWarp] = {0};
+  std::vector<uint32_t> ready;
+  auto arrive = [&](uint32_t lane) {
+    if (done[lane] == path[lane].size()) return;
+    Group& group = groups[path[lane][done[lane]]];
+    group.arrived |= 1u << lane;
+    if (group.arrived == group.active) ready.push_back(path[lane][done[lane]]);
+  };
+  for (uint32_t lane = 0; lane < width; lane++) arrive(lane);
+  size_t executed = 0;
+  while (!ready.empty()) {
+    uint32_t next = ready.back();
+    ready.pop_back();
+    executed++;
+    for (uint32_t rest = groups[next].active; rest; rest &= rest - 1) {
+      uint32_t lane = (uint32_t)__builtin_ctz(rest);
+      done[lane]++;
+      arrive(lane);
+    }
+  }
+  totals.unmatched_requests += groups.size() - executed;
+  for (Group& group : groups) count_request(group.address, group.destination, group.active, group.access);
+}
+
+// Turns the records of a warp into requests: all of them where the warp has synchronised, else those
+// that match for certain.
+static void flush(uint32_t warp_index, bool synchronised) {
+  Lane* warp = lanes + warp_index * kWarp;
+  uint32_t width = std::min(kWarp, threads_per_block - warp_index * kWarp);
+  size_t most = 0;
+  bool one_path = true, all_here = true;
+  for (uint32_t i = 0; i < width; i++) {
+    size_t size = warp[i].records.size();
+    if (size && most && size != most) one_path = false;
+    most = std::max(most, size);
+    // A lane with nothing to show may yet catch up, unless it has exited.
+    if (!size && warp[i].state != kExited) all_here = false;
+  }
+  if (most) {
+    size_t matched = synchronised || all_here ? count_aligned(warp, width) : 0;
+    if (synchronised && !(one_path && matched == most)) {
+      count_divergent(warp, width, matched);
+      matched = most;
+    }
+    for (uint32_t i = 0; i < width; i++) {
+      size_t counted = std::min(matched, warp[i].records.size());
+      totals.accesses += counted;
+      warp[i].records.drop_front(counted);
+    }
+  }
+  for (uint32_t i = 0; i < width; i++) {
+    warp[i].records.make_room();
+    warp[i].budget = kChunk;
+  }
+}
+
+// ---- the scheduler ------------------------------------------------------------------------------
+
+// Releases each group of lanes that has gathered at a warp-level operation. Returns whether one was.
+static bool release_warp_groups(uint32_t warp_index) {
+  Lane* warp = lanes + warp_index * kWarp;
+  uint32_t width = std::min(kWarp, threads_per_block - warp_index * kWarp), waiting = 0, alive = 0;
+  for (uint32_t i = 0; i < width; i++) {
+    if (warp[i].state != kExited) alive |= 1u << i;
+    if (warp[i].state == kAtWarpOperation) waiting |= 1u << i;
+  }
+  bool released = false;
+  for (uint32_t rest = waiting; rest;) {
+    uint32_t lead = (uint32_t)__builtin_ctz(rest), group = 0;
+    for (uint32_t i = 0; i < width; i++)
+      if ((waiting >> i & 1) && warp[i].mask == warp[lead].mask) group |= 1u << i;
+    rest &= ~group;
+    if ((group & warp[lead].mask & alive) != (warp[lead].mask & alive)) continue;
+    for (uint32_t i = 0; i < width; i++) {
+      if (!(group >> i & 1)) continue;
+      exchange[warp_index][lead][i] = warp[i].value;
+      warp[i].exchanged = exchange[warp_index][lead];
+      warp[i].exchanged_mask = group & warp[lead].mask;
+      warp[i].state = kRunning;
+      warp[i].pauses = 0;
+    }
+    released = true;
+  }
+  return released;
+}
+
+static COLD void report_warp_deadlock(uint32_t warp_index) {
+  Lane* warp = lanes + warp_index * kWarp;
+  uint32_t width = std::min(kWarp, threads_per_block - warp_index * kWarp);
+  for (uint32_t i = 0; i < width; i++)
+    if (warp[i].state == kAtWarpOperation) {
+      uint32_t missing = 0;
+      for (uint32_t j = 0; j < width; j++)
+        if ((warp[i].mask >> j & 1) && warp[j].state == kAtBarrier) missing = warp[j].thread;
+      report(kDeadlock, kOtherSpace, warp[i].waiting_pc, 0, -1, 0, 0, warp[i].thread, missing);
+      return;
+    }
+}
+
+// Runs a warp until all its lanes wait at the block's barrier, have exited, or have used their turn.
+static void run_warp(uint32_t warp_index) {
+  Lane* warp = lanes + warp_index * kWarp;
+  uint32_t width = std::min(kWarp, threads_per_block - warp_index * kWarp);
+  for (uint32_t round = 0; round < kRoundsInARow; round++) {
+    bool ran = false, paused = false, waiting = false;
+    for (uint32_t k = 0; k < width; k++) {
+      Lane& lane = warp[launch.reverse ? width - 1 - k : k];
+      if (lane.state == kPaused) lane.state = kRunning;
+      if (lane.state != kRunning) continue;
+      ran = true;
+      resume(lane);
+      if (UNLIKELY(aborted)) return;
+    }
+    for (uint32_t i = 0; i < width; i++) {
+      paused |= warp[i].state == kPaused;
+      waiting |= warp[i].state == kAtWarpOperation;
+    }
+    bool released = waiting && release_warp_groups(warp_index);
+    if (released) warp_epoch[warp_index]++;
+    if (launch.trace)
+      flush(warp_index, released || !paused);
+    else
+      for (uint32_t i = 0; i < width; i++) warp[i].budget = kChunk;
+    if (!released && !paused) {
+      if (waiting && !ran) {
+        report_warp_deadlock(warp_index);
+        aborted = true;
+      }
+      if (!waiting || aborted) return;
+    }
+  }
+}
+
+// All live threads wait: opens the barrier, or reports that they wait at different ones.
+static void open_barrier(uint32_t live) {
+  Lane* first = nullptr;
+  bool reported = false;
+  for (uint32_t i = 0; i < threads_per_block; i++) {
+    Lane& lane = lanes[i];
+    if (lane.state != kAtBarrier) continue;
+    if (!first) first = &lane;
+    if (lane.waiting_line != first->waiting_line && !reported && launch.check) {
+      report(kDivergentBarrier, kOtherSpace, lane.waiting_pc, first->waiting_pc, -1, lane.waiting_line,
+             first->waiting_line, lane.thread, first->thread);
+      reported = true;
+    }
+    lane.state = kRunning;
+    lane.pauses = 0;
+  }
+  if (first && live != threads_per_block && launch.check) {
+    uint32_t exited = 0;
+    while (lanes[exited].state != kExited) exited++;
+    report(kDivergentBarrier, kOtherSpace, first->waiting_pc, 0, -1, first->waiting_line, 0,
+           first->thread, exited);
+  }
+  epoch++;
+  totals.barriers++;
+}
+
+static uint32_t count_state(LaneState state) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < threads_per_block; i++) count += lanes[i].state == state;
+  return count;
+}
+
+static void start_block(uint64_t block) {
+  block_idx = uint3{(uint32_t)(block % launch.grid[0]),
+                    (uint32_t)(block / launch.grid[0] % launch.grid[1]),
+                    (uint32_t)(block / launch.grid[0] / launch.grid[1])};
+  first_epoch_of_block = ++epoch;
+  for (const SharedArray& array : shared_arrays) {  // shared memory starts undefined: a NaN
+    uint32_t* word = (uint32_t*)(module.shared + array.offset);
+    std::fill(word, word + array.bytes / 4, 0x7fc0deadu);
+  }
+  if (launch.check)
+    for (ShadowWord& word : shadow) word.in_flight = 0;
+  for (uint32_t i = 0; i < threads_per_block; i++) {
+    Lane& lane = lanes[i];
+    lane.thread = i;
+    lane.warp = i / kWarp;
+    lane.thread_idx = uint3{i % launch.block[0], i / launch.block[0] % launch.block[1],
+                            i / launch.block[0] / launch.block[1]};
+    lane.state = kRunning;
+    lane.pauses = 0;
+    lane.groups.clear();
+    lane.open_group.clear();
+    lane.records.clear();
+    lane.budget = kChunk;
+    lane.records.make_room();
+    lane.stack_pointer = fiber_stack_pointer(stacks.top(i), run_thread);
+  }
+  totals.blocks++;
+  totals.threads += threads_per_block;
+}
+
+static void run_block(uint64_t block) {
+  start_block(block);
+  uint32_t warps = (threads_per_block + kWarp - 1) / kWarp;
+  for (;;) {
+    for (uint32_t i = 0; i < warps; i++) {
+      run_warp(launch.reverse ? warps - 1 - i : i);
+      if (aborted) return;
+    }
+    uint32_t exited = count_state(kExited), waiting = count_state(kAtBarrier);
+    if (exited == threads_per_block) return;
+    if (exited + waiting == threads_per_block) open_barrier(waiting);
+  }
+}
+
+// ---- faults that the hooks cannot see coming ----------------------------------------------------
+
+// A division by zero, an overrun of a thread's stack, a jump to nowhere: the launch ends with a finding
+// instead of ending the process.
+class SignalGuard {
+ public:
+  static sigjmp_buf escape;
+
+  SignalGuard() {
+    stack_t alternate{};
+    alternate.ss_sp = handler_stack_;
+    alternate.ss_size = sizeof handler_stack_;
+    sigaltstack(&alternate, &old_stack_);
+    struct sigaction action {};
+    action.sa_sigaction = handle;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    for (int i = 0; i < kSignals; i++) sigaction(signals_[i], &action, &old_actions_[i]);
+  }
+  ~SignalGuard() {
+    for (int i = 0; i < kSignals; i++) sigaction(signals_[i], &old_actions_[i], nullptr);
+    sigaltstack(&old_stack_, nullptr);
+  }
+
+ private:
+  static constexpr int kSignals = 4;
+  static constexpr int signals_[kSignals] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+  static char handler_stack_[64 << 10];
+  stack_t old_stack_{};
+  struct sigaction old_actions_[kSignals];
+
+  static void handle(int, siginfo_t* info, void* context) {
+    const ucontext_t* state = static_cast<const ucontext_t*>(context);
+#if defined(__x86_64__)
+    uintptr_t pc = (uintptr_t)state->uc_mcontext.gregs[REG_RIP];
+#else
+    uintptr_t pc = (uintptr_t)state->uc_mcontext.pc;
+#endif
+    // + 1: the program counter of a finding is a return address, which follows its instruction
+    uint32_t known = module.owns(pc) ? (uint32_t)(pc - module.base) + 1 : 0;
+    report(kMachineFault, kOtherSpace, known, 0, -1, (int64_t)(uintptr_t)info->si_addr, 0,
+           current ? current->thread : 0, 0);
+    aborted = true;
+    siglongjmp(escape, 1);
+  }
+};
+sigjmp_buf SignalGuard::escape;
+char SignalGuard::handler_stack_[64 << 10];
+
+static __attribute__((noinline)) void run_block_guarded(uint64_t block) {
+  if (sigsetjmp(SignalGuard::escape, 1) == 0) run_block(block);
+}
+
+}  // namespace emulator
+
+// ---- what the host calls ------------------------------------------------------------------------
+
+// A buffer of `bytes` bytes with at least a gigabyte of inaccessible addresses on either side, or null.
+EMULATOR_API void* emulator_allocate(uint64_t bytes) { return arena.allocate(bytes); }
+// Gives back all that a launch took but its results.
+EMULATOR_API void emulator_release(void) {
+  arena.release();
+  stacks.release();
+  delete[] lanes;
+  lanes = nullptr;
+  std::vector<ShadowWord>().swap(shadow);
+}
+
+// 0: ran to its end; 1: ended early, the findings say why; negative: could not start.
+EMULATOR_API int emulator_launch(const EmulatorLaunch* request) {
+  launch = *request;
+  threads_per_block = launch.block[0] * launch.block[1] * launch.block[2];
+  if (!threads_per_block || threads_per_block > kMaxThreads) return -1;
+  if (!stacks.reserve(threads_per_block)) return -2;
+  lanes = new Lane[threads_per_block]();
+  emulated_touch_shared();
+  if (!module.locate((uintptr_t)&emulated_entry)) return -3;
+
+  counters.clear();
+  findings.clear();
+  block_counts.clear();
+  arena.forget_writers();
+  totals = EmulatorTotals{};
+  aborted = false;
+  epoch = 0;
+  shared_arrays.clear();
+  array_of_byte.assign(module.shared_bytes + 16, 0);
+  for (uint32_t i = 0; i < launch.shared_symbols; i++) {
+    SharedArray array{launch.shared_offsets[i], launch.shared_sizes[i]};
+    shared_arrays.push_back(array);
+    for (uint64_t byte = array.offset; byte < array.offset + array.bytes; byte++)
+      array_of_byte[byte] = (uint8_t)(i + 1);
+  }
+  for (uint32_t i = launch.shared_symbols; i < launch.shared_symbols + launch.guard_symbols; i++)
+    for (uint64_t byte = 0; byte < launch.shared_sizes[i]; byte++)
+      array_of_byte[launch.shared_offsets[i] + byte] = kCompilers;
+  uint64_t used = 0;
+  for (const SharedArray& array : shared_arrays) used = std::max(used, array.offset + array.bytes);
+  shadow.assign(used / 4 + 1, ShadowWord{});
+
+  SignalGuard guard;
+  auto start = std::chrono::steady_clock::now();
+  uint64_t all = (uint64_t)launch.grid[0] * launch.grid[1] * launch.grid[2];
+  uint64_t count = launch.blocks ? launch.block_count : all;
+  for (uint64_t i = 0; i < count && !aborted; i++) {
+    counters.weight = launch.weights ? launch.weights[i] : 1;
+    counters.block = EmulatorBlockCounts{};
+    counters.block.block = launch.blocks ? launch.blocks[i] : i;
+    run_block_guarded(counters.block.block);
+    if (launch.blocks) block_counts.push_back(counters.block);
+  }
+  totals.aborted = aborted;
+  totals.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return aborted ? 1 : 0;
+}
+
+EMULATOR_API uint64_t emulator_site_count(void) { return counters.size(); }
+EMULATOR_API void emulator_site(uint64_t i, EmulatorSite* site) { *site = counters.site(i); }
+EMULATOR_API uint64_t emulator_finding_count(void) { return findings.size(); }
+EMULATOR_API void emulator_finding(uint64_t i, EmulatorFinding* finding) { *finding = findings[i]; }
+EMULATOR_API uint64_t emulator_block_counts(const EmulatorBlockCounts** counts) {
+  *counts = block_counts.data();
+  return block_counts.size();
+}
+EMULATOR_API void emulator_totals(EmulatorTotals* result) { *result = totals; }

@@ -1,0 +1,305 @@
+"""``python -m ladder emulate``: run a kernel on the CPU and show what it asks of memory."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from .. import schema
+from ..documents import UserError, suggestion
+from ..manifest import Kernel, canonical, expand, load_all, parameter_fault, parse_slug
+from .compiled import CompiledCounts
+from .point import EmulatedPoint, counter_rows, emulate_point
+from .result import Site
+from .toolchain import find_compiler
+
+SUMMARY = "Run a kernel on the CPU: check it, and count its memory requests exactly."
+FAULT_FOUND = 1
+"""Exit code when the kernel has a fault or a wrong result."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the step."""
+    parser.add_argument("kernel", help="name of the kernel, as in 01_naive")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a compile-time parameter; default: the first set of the manifest's sweep",
+    )
+    parser.add_argument("--params", metavar="NAME=VALUE,...", help="all parameters at once")
+    parser.add_argument(
+        "--size",
+        action="append",
+        nargs=3,
+        type=int,
+        required=True,
+        metavar=("M", "N", "K"),
+        help="C (M x N) = A (M x K) B (K x N); may be repeated",
+    )
+    parser.add_argument(
+        "--sample",
+        choices=["auto", "always", "never"],
+        default="auto",
+        help="run a few blocks that stand for all (default: when the grid is large)",
+    )
+    parser.add_argument("--no-checks", action="store_true", help="count only; look for no faults")
+    parser.add_argument(
+        "--architecture",
+        action="append",
+        default=[],
+        metavar="SM",
+        help="count the machine code for it too, as in sm_90a; may be repeated",
+    )
+    parser.add_argument(
+        "--cubin",
+        action="append",
+        default=[],
+        metavar="SM=PATH",
+        help="count this machine code instead of compiling, as in sm_90a=naive.cubin",
+    )
+    parser.add_argument("--compiler", help="the C++ compiler (default: CXX, g++ or clang++)")
+    parser.add_argument(
+        "--cache", type=Path, metavar="PATH", help="where compiled kernels are kept"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="PATH",
+        help="write a `counters` table; what is wrong or cannot run is then a row, not an error",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Emulate the points asked for; 0 if all are right or went to a table, 1 if one has a fault.
+
+    Raises:
+        UserError: if a name or a value is wrong, or (without --out) a point cannot run.
+    """
+    kernel = _kernel(arguments.root / "kernels", arguments.kernel)
+    params = _params(kernel, arguments)
+    compiler = find_compiler(arguments.compiler) if arguments.compiler else None
+    points = []
+    for m, n, k in arguments.size:
+        if min(m, n, k) < 1:
+            raise UserError(f"--size {m} {n} {k}: each must be at least 1")
+        points.append(
+            emulate_point(
+                kernel,
+                params,
+                m,
+                n,
+                k,
+                sample={"auto": None, "always": True, "never": False}[arguments.sample],
+                checks=not arguments.no_checks,
+                compiler=compiler,
+                cache=arguments.cache,
+                cubins=_cubins(kernel, params, arguments),
+            )
+        )
+    if arguments.out:
+        schema.write(
+            arguments.out, "counters", [row for point in points for row in counter_rows(point)]
+        )
+    else:
+        for point in points:
+            if point.result is None:
+                raise UserError(
+                    f"{kernel.name} at {point.m}x{point.n}x{point.k} was not emulated "
+                    f"({point.status}): {point.detail}"
+                )
+    if arguments.json:
+        shown = [as_json(point) for point in points]
+        print(json.dumps(shown[0] if len(shown) == 1 else shown, indent=2, allow_nan=False))
+    else:
+        print("\n\n".join(as_text(point, kernel) for point in points))
+    if arguments.out:
+        return 0
+    faulty = [point for point in points if point.result is not None and not point.correct]
+    return FAULT_FOUND if faulty else 0
+
+
+def _kernel(folder: Path, name: str) -> Kernel:
+    kernels = load_all(folder)
+    if name not in kernels:
+        raise UserError(f"no kernel {name!r}; " + suggestion(name, list(kernels)))
+    if not kernels[name].needs_build:
+        raise UserError(f"{name} is a baseline; it has no source to emulate")
+    return kernels[name]
+
+
+def _params(kernel: Kernel, arguments: argparse.Namespace) -> dict[str, int]:
+    params = parse_slug(arguments.params) if arguments.params else {}
+    for item in arguments.set:
+        match = re.fullmatch(r"([A-Za-z_]\w*)=(-?\d+)", item)
+        if match is None:
+            raise UserError(f"--set {item}: write NAME=VALUE with a whole number")
+        params[match[1]] = int(match[2])
+    if not params:
+        params = next(expand(kernel.manifest.sweep), {})
+    fault = parameter_fault(kernel.manifest, params)
+    if fault:
+        raise UserError(f"--set: {fault}")
+    return params
+
+
+def _cubins(
+    kernel: Kernel, params: Mapping[str, int], arguments: argparse.Namespace
+) -> dict[str, bytes]:
+    """Machine code by architecture: compiled now, or read; an empty file is a failed build."""
+    cubins = {}
+    for architecture in arguments.architecture:
+        from ..compile import compile_build
+
+        row, cubin = compile_build(kernel, params, architecture)
+        if not cubin:
+            raise UserError(f"{kernel.name} for {architecture}: {row['status']}: {row['detail']}")
+        cubins[architecture] = cubin
+    for item in arguments.cubin:
+        architecture, _, path = item.partition("=")
+        try:
+            cubin = Path(path).read_bytes()
+        except OSError as error:
+            raise UserError(f"--cubin {item}: cannot be read ({error.strerror})") from None
+        if cubin:
+            cubins[architecture] = cubin
+    return cubins
+
+
+# --- showing --------------------------------------------------------------------------------------
+
+
+def as_json(point: EmulatedPoint) -> dict[str, Any]:
+    """A point as JSON values; counters are integers under NCU's names."""
+    result = point.result
+    shown: dict[str, Any] = {
+        "kernel": point.kernel,
+        "params": dict(point.params),
+        "m": point.m,
+        "n": point.n,
+        "k": point.k,
+        "status": point.status,
+        "detail": point.detail,
+        "eta_max": point.eta_max,
+        "bitwise_hash": point.bitwise_hash,
+    }
+    if result is not None:
+        shown |= {
+            "counters": result.counters,
+            "ratios": point.ratios,
+            "inexact": result.inexact,
+            "sampled_blocks": result.sampled_blocks,
+            "wall_s": result.wall_s,
+            "findings": [asdict(finding) for finding in result.findings],
+            "sites": [asdict(site) for site in result.sites],
+            "compiled": {
+                name: counted if isinstance(counted, str) else counted.counters
+                for name, counted in point.compiled.items()
+            },
+        }
+    return shown
+
+
+def as_text(point: EmulatedPoint, kernel: Kernel) -> str:
+    """A point for the terminal: verdict, findings, counters, annotated source."""
+    head = f"{point.kernel} {canonical(point.params)}, M = {point.m}, N = {point.n}, K = {point.k}"
+    result = point.result
+    if result is None:
+        return f"{head}\n{point.status}: {point.detail}"
+    which = (
+        "all blocks"
+        if result.sampled_blocks is None
+        else f"{result.sampled_blocks} blocks that stand for all"
+    )
+    lines = [head, f"ran {which} in {result.wall_s:.2f} s"]
+    lines.append(
+        f"result: {point.status}"
+        + (f" (largest eta {point.eta_max:.2f})" if point.eta_max is not None else "")
+    )
+    if point.bitwise_hash:
+        lines.append(f"SHA-256 of C: {point.bitwise_hash}")
+    if result.inexact:
+        lines.append(f"the counters are not exact: {result.inexact}")
+    lines += (
+        ["", "findings: none"]
+        if not result.findings
+        else ["", "findings:", *[f"  {finding}" for finding in result.findings]]
+    )
+    if not result.findings and point.detail:
+        lines.append(f"  {point.detail}")
+    lines += ["", *_counter_table(point)]
+    if kernel.source_path is not None:
+        lines += ["", *_annotated(kernel.source_path, result.sites)]
+    return "\n".join(lines)
+
+
+def _counter_table(point: EmulatedPoint) -> list[str]:
+    assert point.result is not None
+    counted = {
+        name: value for name, value in point.compiled.items() if isinstance(value, CompiledCounts)
+    }
+    metrics = [
+        *point.result.counters,
+        *(
+            name
+            for value in counted.values()
+            for name in value.counters
+            if name not in point.result.counters
+        ),
+    ]
+    metrics = [
+        name
+        for name in dict.fromkeys(metrics)
+        if point.result.counters.get(name) or any(v.counters.get(name) for v in counted.values())
+    ]
+    width = max((len(name) for name in metrics), default=10)
+    table = [
+        f"{'counter':<{width}} {'source':>16}"
+        + "".join(f" {'compiled ' + name:>18}" for name in counted)
+    ]
+    for name in metrics:
+        cells = [_number(point.result.counters.get(name))]
+        others = [_number(value.counters.get(name)) for value in counted.values()]
+        table.append(f"{name:<{width}} {cells[0]:>16}" + "".join(f" {cell:>18}" for cell in others))
+    table += [f"{name:<{width}} {value:>16,.4g}" for name, value in point.ratios.items()]
+    table += [
+        f"machine code for {name}: {value}"
+        for name, value in point.compiled.items()
+        if isinstance(value, str)
+    ]
+    return table
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def _annotated(source: Path, sites: list[Site]) -> list[str]:
+    """The source lines that touch memory, each followed by what its accesses cost."""
+    text = source.read_text(encoding="utf-8").splitlines()
+    lines: list[str] = []
+    last = 0
+    for site in sites:
+        if site.file == source.name and site.line != last and 0 < site.line <= len(text):
+            lines.append(f"{site.line:>4} | {text[site.line - 1].rstrip()}")
+            last = site.line
+        if site.space == "global":
+            cost = (
+                f"{site.sectors:,} sectors, {site.sectors / site.requests:.2f} per request, "
+                f"{site.unique_bytes / max(site.sectors, 1):.1f} bytes per sector"
+            )
+        else:
+            cost = f"{site.wavefronts:,} wavefronts, {site.conflicts:,} bank conflicts"
+        where = "" if site.file == source.name else f" ({site.file}:{site.line})"
+        lines.append(
+            f"     |   {site.space} {site.kind} of {site.bytes} bytes, {site.array}{where}: "
+            f"{site.requests:,} requests, {cost}"
+        )
+    return lines

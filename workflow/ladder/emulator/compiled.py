@@ -1,0 +1,841 @@
+"""Counts the memory instructions that NVIDIA's compiler made of a kernel: "as compiled".
+
+A compiler merges loads, splits stores and adds instructions that no source line shows. This module
+runs the integer part of the machine code (indices, addresses, loop counters, predicates) for the
+threads of some blocks side by side, one NumPy array a register, and counts each memory instruction
+as the hardware does. Values from memory and floating-point results stay unknown; a matrix product
+needs none of them to know where it goes and what it touches.
+
+Threads that part meet again because those with the lowest instruction address always run first,
+which is where the hardware's reconvergence points lie for structured code.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from . import result as metric
+from .sampling import one_per_class, sample_grid, sampling_fault
+from .sass import Instruction, Program
+from .toolchain import EmulatorError
+
+WARP = 32
+MASK = 0xFFFF_FFFF
+PREDICATED_SHARED_LOADS = "smsp__inst_executed_op_shared_ld.sum"
+"""Shared loads that a warp issues, including those which its predicate turns off in every lane."""
+PREDICATED_SHARED_STORES = "smsp__inst_executed_op_shared_st.sum"
+FFMA = "sm__sass_thread_inst_executed_op_ffma_pred_on.sum"
+LOCAL_LOADS = "smsp__sass_inst_executed_op_local_ld.sum"
+LOCAL_STORES = "smsp__sass_inst_executed_op_local_st.sum"
+_ARRAY_SPACING = 1 << 36
+_FIRST_ARRAY = 1 << 40
+_MOST_STEPS = 20_000_000
+_JUMP = ("CALL", "REL", "NOINC")
+"""A call that leaves no return address: a jump."""
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A value that was not computed, and why."""
+
+    why: str
+
+
+Value = np.ndarray | Unknown
+_ZERO = np.array(0, np.int64)
+
+
+@dataclass
+class CompiledCounts:
+    """What the machine code of a launch asks of memory."""
+
+    counters: dict[str, int]
+    by_line: dict[tuple[int | None, str], int]
+    """Warp-level instructions by (source line, opcode)."""
+    sampled_blocks: int | None
+    instructions: int = 0
+    """Instructions that were interpreted."""
+
+
+# --- costs of requests, for many warps at once ----------------------------------------------------
+
+
+def distinct(values: np.ndarray, active: np.ndarray) -> np.ndarray:
+    """Distinct values among the active lanes of each row (rows x lanes)."""
+    ordered = np.sort(np.where(active, values, np.iinfo(np.int64).max), axis=1)
+    changes = (ordered[:, 1:] != ordered[:, :-1]) & (ordered[:, 1:] != np.iinfo(np.int64).max)
+    return np.asarray(changes.sum(axis=1) + active.any(axis=1))
+
+
+@functools.lru_cache(maxsize=4096)
+def _wavefronts(pattern: bytes, active: bytes, width: int, load: bool) -> tuple[int, int]:
+    """Wavefronts of one shared request, and those which its width alone costs.
+
+    The rules are those of workflow/emulator/runtime/counters.hpp, written again: tests hold the two
+    against each other.
+    """
+    address = np.frombuffer(pattern, np.int64)
+    lanes = np.flatnonzero(np.frombuffer(active, np.bool_))
+    lanes_per_phase = 32 if width <= 4 else 128 // width
+    if width > 4 and load:
+        here = set(lanes.tolist())
+        if any(
+            all(address[lane] == address[lane ^ d] for lane in here if lane ^ d in here)
+            for d in (1, 2)
+        ):
+            lanes_per_phase *= 2
+    total = least = 0
+    for first in range(0, WARP, lanes_per_phase):
+        phase = lanes[(lanes >= first) & (lanes < first + lanes_per_phase)]
+        if not len(phase):
+            continue
+        words = {int(address[lane]) // 4 + i for lane in phase for i in range(max(width // 4, 1))}
+        total += max(Counter(word % 32 for word in words).values())
+        least += 1
+    return total, least
+
+
+# --- the interpreter ------------------------------------------------------------------------------
+
+
+def _signed(value: np.ndarray) -> np.ndarray:
+    return (value ^ 0x8000_0000) - 0x8000_0000
+
+
+def _as_float(value: np.ndarray) -> np.ndarray:
+    return value.astype(np.uint32).view(np.float32)
+
+
+def _from_float(value: np.ndarray) -> np.ndarray:
+    return (
+        np.atleast_1d(value.astype(np.float32))
+        .view(np.uint32)
+        .astype(np.int64)
+        .reshape(value.shape)
+    )
+
+
+_COMPARE: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "LT": np.less,
+    "LE": np.less_equal,
+    "GT": np.greater,
+    "GE": np.greater_equal,
+    "EQ": np.equal,
+    "NE": np.not_equal,
+}
+_NO_EFFECT = frozenset(
+    {"NOP", "BSSY", "BSYNC", "BREAK", "BMOV", "WARPSYNC", "YIELD", "NANOSLEEP"}  # convergence
+    | {"BAR", "DEPBAR", "LDGDEPBAR", "MEMBAR", "ERRBAR", "FENCE", "CCTL", "CCTLL"}  # order
+)
+"""What neither computes nor asks for memory: lanes run in step here, and values do not matter."""
+_LOADS = frozenset(["LDG", "LDS", "LDL"])
+_STORES = frozenset(["STG", "STS", "STL"])
+_UNSUPPORTED = frozenset(
+    {"LDSM", "STSM", "LD", "ST", "ATOM", "ATOMG", "ATOMS", "RED", "REDG"}  # other memory
+    | {"UTMALDG", "UTMASTG", "UBLKCP", "SYNCS", "UCGABAR_ARV", "UCGABAR_WAIT"}  # TMA, clusters
+    | {"HGMMA", "UTCHMMA", "WARPGROUP"}  # tensor cores that read shared memory
+    | {"BRX", "JMP", "CALL", "RET"}  # indirect jumps
+)
+
+
+@dataclass
+class Machine:
+    """Threads of some blocks, their registers, and what they have asked of memory so far."""
+
+    program: Program
+    threads: int
+    """Threads that run side by side; each block is padded to whole warps."""
+    special: Mapping[str, np.ndarray]
+    constants: Mapping[int, int]
+    """32-bit words of constant bank 0 by byte offset."""
+    weights: np.ndarray
+    """For each warp, how many blocks its block stands for."""
+    registers: dict[str, Value] = field(default_factory=dict)
+    predicates: dict[str, Value] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    by_line: Counter[tuple[int | None, str]] = field(default_factory=Counter)
+    steps: int = 0
+
+    # -- operands --
+
+    def constant(self, text: str, word: int = 0) -> Value:
+        match = re.fullmatch(r"c\[0x0\]\[(0x[0-9a-f]+)\]", text)
+        if match is None:
+            return Unknown(f"constant {text}")
+        offset = int(match[1], 16) + 4 * word
+        known = self.constants.get(offset)
+        return Unknown(f"constant {text}") if known is None else np.array(known, np.int64)
+
+    def read(self, text: str, word: int = 0) -> Value:
+        """An operand as unsigned 32 bits; `word` 1 is the upper half of a pair."""
+        sign, negated = text[:1], text[:1] in "-~" and len(text) > 1 and not text[1].isdigit()
+        body = text[1:] if negated else text
+        absolute = body.startswith("|")
+        body = body.strip("|").removesuffix(".64").removesuffix(".X4").removesuffix(".U32")
+        value: Value
+        if re.fullmatch(r"-?0x[0-9a-f]+|-?\d+", body):
+            number = int(body, 0)
+            value = np.array(((number >> 32) if word else number) & MASK, np.int64)
+        elif body.startswith("c["):
+            value = self.constant(body, word)
+        elif body in ("RZ", "URZ", "SRZ"):
+            value = _ZERO
+        elif match := re.fullmatch(r"(U?R)(\d+)", body):
+            name = f"{match[1]}{int(match[2]) + word}"
+            value = self.registers.get(name, Unknown(f"{name}, which was never set"))
+        else:
+            value = Unknown(f"operand {text}")
+        if isinstance(value, Unknown):
+            return value
+        known: np.ndarray = np.abs(_signed(value)) if absolute else value
+        if negated and sign == "~":
+            return known ^ MASK
+        # a negative is not reduced to 32 bits: the carry of 0 - 0 is 1
+        return 0x1_0000_0000 - known if negated else known
+
+    def pair(self, text: str) -> Value:
+        """A 64-bit operand in a register pair, a constant or an immediate."""
+        low, high = self.read(text.lstrip("-")), self.read(text.lstrip("-"), 1)
+        if isinstance(low, Unknown):
+            return low
+        if isinstance(high, Unknown):
+            return high
+        value = low | high << 32
+        negated: np.ndarray = np.negative(value)
+        return negated if text.startswith("-") else value
+
+    def predicate(self, text: str) -> Value:
+        negated, name = text.startswith("!"), text.lstrip("!")
+        value: Value = (
+            np.array(True)
+            if name in ("PT", "UPT")
+            else self.predicates.get(name, Unknown(f"{name}, which was never set"))
+        )
+        if isinstance(value, Unknown):
+            return value
+        return ~value if negated else value
+
+    # -- results --
+
+    def write(
+        self, store: dict[str, Value], name: str, value: Value, on: np.ndarray | None
+    ) -> None:
+        if name in ("RZ", "URZ", "PT", "UPT"):
+            return
+        if on is None or isinstance(value, Unknown):
+            store[name] = value
+            return
+        before = store.get(name, Unknown(f"{name}, which was never set"))
+        if isinstance(before, Unknown):
+            before = np.zeros_like(value)  # lanes that are off keep nothing that was known
+        store[name] = np.where(on, value, before)
+
+    def set(self, text: str, value: Value, on: np.ndarray | None, words: int = 1) -> None:
+        """Write a register, or `words` consecutive ones from the low to the high bits."""
+        match = re.fullmatch(r"(U?R)(\d+)(?:\.64)?", text)
+        if match is None:
+            return
+        for word in range(words):
+            part = value if isinstance(value, Unknown) else (value >> (32 * word)) & MASK
+            self.write(self.registers, f"{match[1]}{int(match[2]) + word}", part, on)
+
+    # -- addresses --
+
+    def address(self, text: str) -> Value:
+        """What a memory operand points to: ``desc[UR8][R6.64+UR4+0x10]`` or ``[R4.X4+0x20]``."""
+        inner = re.findall(r"\[([^\[\]]*)\]", text)[-1]
+        total: Value = _ZERO
+        for term in re.split(r"\+(?!-)|\+(?=-)", inner):
+            value: Value
+            if re.fullmatch(r"-?0x[0-9a-f]+", term):
+                value = np.array(int(term, 16), np.int64)
+            elif term.endswith(".64"):
+                value = self.pair(term)
+            else:
+                value = self.read(term)
+                if not isinstance(value, Unknown) and term.endswith(".X4"):
+                    value = value * 4
+            if isinstance(value, Unknown):
+                return value
+            assert not isinstance(total, Unknown)
+            total = total + value
+        return total
+
+
+def _need(value: Value, instruction: Instruction) -> np.ndarray:
+    if isinstance(value, Unknown):
+        raise EmulatorError(
+            f"the machine code cannot be counted: '{instruction}' "
+            f"(at {instruction.address:#x}) depends on {value.why}"
+        )
+    return value
+
+
+def _lut3(inputs: Sequence[np.ndarray], table: int, mask: int) -> np.ndarray:
+    """Any function of three bits, bit by bit; `table` holds its values for 4a + 2b + c."""
+    a, b, c = inputs
+    out = np.zeros(np.broadcast_shapes(a.shape, b.shape, c.shape), np.int64)
+    for index in range(8):
+        if table >> index & 1:
+            out = out | (
+                (a if index & 4 else a ^ mask)
+                & (b if index & 2 else b ^ mask)
+                & (c if index & 1 else c ^ mask)
+            )
+    return out
+
+
+Operation = Callable[[Machine, Instruction, np.ndarray | None], None]
+
+
+def _integer(machine: Machine, item: Instruction, on: np.ndarray | None) -> bool:
+    """Run an integer instruction; False if it is none that is known."""
+    name, flags = item.opcode[0], set(item.opcode[1:])
+    name = name[1:] if name.startswith("U") and name != "UNKNOWN" else name
+    operands = list(item.operands)
+    read, set_ = machine.read, machine.set
+
+    def take_predicates(start: int) -> list[str]:
+        """Predicate operands at `start`, removed: the carry outputs."""
+        taken = []
+        while start < len(operands) and re.fullmatch(r"!?U?P[0-9T]+", operands[start]):
+            taken.append(operands.pop(start))
+        return taken
+
+    def reads(*texts: str) -> list[np.ndarray] | Unknown:
+        values = [read(text) for text in texts]
+        for value in values:
+            if isinstance(value, Unknown):
+                return value
+        return values  # type: ignore[return-value]
+
+    def carry_in(texts: Sequence[str]) -> Value:
+        total: Value = _ZERO
+        for text in texts:
+            value = machine.predicate(text)
+            if isinstance(value, Unknown):
+                return value
+            total = total + value.astype(np.int64)  # type: ignore[operator]
+        return total
+
+    def carries_out(names: Sequence[str], value: Value) -> None:
+        for index, out in enumerate(names):
+            carry = value if isinstance(value, Unknown) else (value >> 32) > index
+            machine.write(machine.predicates, out, carry, on)
+
+    if name in ("MOV", "R2UR"):
+        set_(operands[0], read(operands[-1] if name == "R2UR" else operands[1]), on)
+    elif name in ("S2R", "S2UR"):
+        set_(operands[0], machine.special.get(operands[1], Unknown(operands[1])), on)
+    elif name == "CS2R":
+        value = _ZERO if operands[1] == "SRZ" else Unknown(operands[1])
+        set_(operands[0], value, on, 1 if "32" in flags else 2)
+    elif name in ("LDC", "LDCU"):
+        words = 4 if "128" in flags else 2 if "64" in flags else 1
+        match = re.fullmatch(r"(U?R)(\d+)", operands[0])
+        for word in range(words):
+            if match:
+                machine.write(
+                    machine.registers,
+                    f"{match[1]}{int(match[2]) + word}",
+                    machine.constant(operands[1], word),
+                    on,
+                )
+    elif name == "IMAD":
+        outs = take_predicates(1)
+        if "WIDE" in flags:
+            values, addend = reads(operands[1], operands[2]), machine.pair(operands[3])
+            if isinstance(values, Unknown) or isinstance(addend, Unknown):
+                set_(operands[0], values if isinstance(values, Unknown) else addend, on, 2)
+                return True
+            a, b = values if "U32" in flags else [_signed(v) for v in values]
+            set_(operands[0], a * b + addend, on, 2)
+            for out in outs:
+                machine.write(machine.predicates, out, Unknown(f"the carry of {item}"), on)
+        elif "HI" in flags:
+            values = reads(operands[1], operands[2])
+            addend = machine.pair(operands[3])
+            if isinstance(values, Unknown) or isinstance(addend, Unknown):
+                set_(operands[0], values if isinstance(values, Unknown) else addend, on)
+                return True
+            a, b = values if "U32" in flags else [_signed(v) for v in values]
+            set_(operands[0], (a * b + addend) >> 32, on)
+        else:
+            carried = carry_in(operands[4:]) if "X" in flags else _ZERO
+            values = reads(*operands[1:4])
+            if isinstance(values, Unknown) or isinstance(carried, Unknown):
+                set_(operands[0], values if isinstance(values, Unknown) else carried, on)
+                return True
+            a, b, c = values
+            set_(operands[0], a * b + c + carried, on)
+    elif name in ("IADD3", "IADD", "VIADD"):
+        if "64" in flags:
+            values64 = [machine.pair(text) for text in operands[1:3]]
+            for value in values64:
+                if isinstance(value, Unknown):
+                    set_(operands[0], value, on, 2)
+                    return True
+            set_(operands[0], values64[0] + values64[1], on, 2)  # type: ignore[operator]
+            return True
+        outs = take_predicates(1)
+        carried = carry_in(operands[4:]) if "X" in flags else _ZERO
+        values = reads(*operands[1:4])
+        if isinstance(values, Unknown) or isinstance(carried, Unknown):
+            unknown = values if isinstance(values, Unknown) else carried
+            set_(operands[0], unknown, on)
+            carries_out(outs, unknown)
+            return True
+        total = sum(values[1:], values[0]) + carried
+        set_(operands[0], total, on)
+        carries_out(outs, total)
+    elif name == "LEA":
+        outs = take_predicates(1)
+        shift = int(next(text for text in reversed(operands) if text.startswith("0x")), 16)
+        carried = carry_in(operands[-1:]) if "X" in flags else _ZERO
+        sources = operands[1:]
+        values = reads(sources[0], sources[1])
+        high: Value = _ZERO
+        if "HI" in flags and "SX32" not in flags and not sources[2].startswith("0x"):
+            high = read(sources[2])
+        if isinstance(values, Unknown) or isinstance(high, Unknown) or isinstance(carried, Unknown):
+            set_(
+                operands[0], next(v for v in (values, high, carried) if isinstance(v, Unknown)), on
+            )
+            carries_out(outs, Unknown(f"the carry of {item}"))
+            return True
+        a, b = values
+        if "SX32" in flags:
+            shifted = (_signed(a) << shift) >> 32
+        elif "HI" in flags:
+            shifted = ((a & MASK) | (high & MASK) << 32) << shift >> 32
+        else:
+            shifted = a << shift
+        total = (shifted & MASK) + b + carried
+        set_(operands[0], total, on)
+        carries_out(outs, total)
+    elif name == "LOP3":
+        outs = take_predicates(0)  # before the register, unlike a carry
+        values = reads(*operands[1:4])
+        if isinstance(values, Unknown):
+            set_(operands[0], values, on)
+            carries_out(outs, values)
+            return True
+        value = _lut3(values, int(operands[4], 16), MASK) & MASK
+        set_(operands[0], value, on)
+        for out in outs:
+            machine.write(machine.predicates, out, value != 0, on)
+    elif name == "PLOP3":
+        outs = take_predicates(0)
+        inputs, outs = outs[2:5], outs[:2]
+        tables = [int(text, 16) for text in operands[:2]]
+        bits = []
+        for text in inputs:
+            predicate = machine.predicate(text)
+            if isinstance(predicate, Unknown):
+                for out in outs:
+                    machine.write(machine.predicates, out, predicate, on)
+                return True
+            bits.append(predicate.astype(np.int64))
+        for out, table in zip(outs, tables, strict=False):
+            machine.write(machine.predicates, out, _lut3(bits, table, 1) != 0, on)
+    elif name == "SHF":
+        values = reads(*operands[1:4])
+        if isinstance(values, Unknown):
+            set_(operands[0], values, on)
+            return True
+        low, amount, high_word = values
+        amount = amount & 63
+        both = (low & MASK) | (high_word & MASK) << 32
+        if "L" in flags:
+            set_(operands[0], (both << amount) >> (32 if "HI" in flags else 0), on)
+        elif "S32" in flags or "S64" in flags:
+            signed64 = (low & MASK) | _signed(high_word) << 32
+            set_(operands[0], (signed64 >> amount) >> (32 if "HI" in flags else 0), on)
+        elif "HI" in flags:
+            set_(operands[0], (high_word & MASK) >> np.minimum(amount, 32), on)
+        else:
+            set_(
+                operands[0],
+                np.where(
+                    amount == 0,
+                    both,
+                    (both >> 1 & 0x7FFF_FFFF_FFFF_FFFF) >> np.maximum(amount - 1, 0),
+                ),
+                on,
+            )
+    elif name == "ISETP":
+        compare = next(flag for flag in item.opcode[1:] if flag in _COMPARE)
+        values = reads(operands[2], operands[3])
+        combine, extended = machine.predicate(operands[4]), None
+        if "EX" in flags:
+            extended = machine.predicate(operands[5])
+        if (
+            isinstance(values, Unknown)
+            or isinstance(combine, Unknown)
+            or isinstance(extended, Unknown)
+        ):
+            why = next(v for v in (values, combine, extended) if isinstance(v, Unknown))
+            machine.write(machine.predicates, operands[0], why, on)
+            machine.write(machine.predicates, operands[1], why, on)
+            return True
+        a, b = [v & MASK for v in values]
+        if "U32" not in flags:
+            a, b = _signed(a), _signed(b)
+        outcome = _COMPARE[compare](a, b)
+        if extended is not None:
+            strict = {"LE": "LT", "GE": "GT"}.get(compare, compare)
+            outcome = _COMPARE[strict](a, b)
+            equal = a == b
+            outcome = (
+                equal & extended
+                if compare == "EQ"
+                else outcome | extended
+                if compare == "NE"
+                else outcome | (equal & extended)
+            )
+        joined = {"AND": np.logical_and, "OR": np.logical_or, "XOR": np.logical_xor}[
+            next(flag for flag in item.opcode[1:] if flag in ("AND", "OR", "XOR"))
+        ]
+        machine.write(machine.predicates, operands[0], joined(outcome, combine), on)
+        machine.write(machine.predicates, operands[1], joined(~outcome, combine), on)
+    elif name in ("SEL", "IMNMX", "VIMNMX", "VIADDMNMX"):
+        if name == "VIADDMNMX":
+            values = reads(*operands[1:4])
+            if not isinstance(values, Unknown):
+                values = [values[0] + values[1], values[2]]
+        else:
+            values = reads(*operands[1:3])
+        condition = machine.predicate(operands[-1])
+        if isinstance(values, Unknown) or isinstance(condition, Unknown):
+            set_(operands[0], values if isinstance(values, Unknown) else condition, on)
+            return True
+        a, b = [v & MASK for v in values]
+        if name != "SEL":
+            if "U32" not in flags:
+                a, b = _signed(a), _signed(b)
+            a, b = np.minimum(a, b), np.maximum(a, b)
+        set_(operands[0], np.where(condition, a, b), on)
+    elif name == "IABS":
+        value = read(operands[1])
+        set_(operands[0], value if isinstance(value, Unknown) else np.abs(_signed(value)), on)
+    elif name == "PRMT":
+        values = reads(*operands[1:4])
+        if isinstance(values, Unknown) or flags - {""}:
+            set_(operands[0], values if isinstance(values, Unknown) else Unknown(str(item)), on)
+            return True
+        low, selector, high_word = values
+        both, picked = low & MASK | (high_word & MASK) << 32, _ZERO
+        for index in range(4):
+            which = selector >> (4 * index) & 15
+            byte = both >> (8 * (which & 7)) & 0xFF
+            picked = picked | np.where(which & 8, np.where(byte & 0x80, 0xFF, 0), byte) << (
+                8 * index
+            )
+        set_(operands[0], picked, on)
+    elif name == "I2F":
+        value = read(operands[1])
+        if not isinstance(value, Unknown):
+            exact = (value if "U32" in flags else _signed(value)).astype(np.float64)
+            single = exact.astype(np.float32)
+            if "RP" in flags:  # towards plus infinity
+                single = np.where(single < exact, np.nextafter(single, np.float32(np.inf)), single)
+            value = _from_float(single)
+        set_(operands[0], value, on)
+    elif name == "MUFU" and "RCP" in flags:
+        value = read(operands[1])
+        if not isinstance(value, Unknown):
+            with np.errstate(all="ignore"):
+                value = _from_float(np.float32(1) / _as_float(value))
+        set_(operands[0], value, on)
+    elif name == "F2I":
+        value = read(operands[1])
+        if not isinstance(value, Unknown):
+            with np.errstate(all="ignore"):
+                whole = np.nan_to_num(
+                    np.trunc(_as_float(value).astype(np.float64)), posinf=0, neginf=0
+                )
+            value = np.clip(whole, 0 if "U32" in flags else -(2**31), 2**32 - 1).astype(np.int64)
+        set_(operands[0], value, on)
+    elif name.startswith("HFMA2") and operands[1:3] == ["-RZ", "RZ"]:
+        high_half, low_half = (
+            np.array(float(text), np.float16).view(np.uint16) for text in operands[3:5]
+        )
+        set_(operands[0], np.array(int(high_half) << 16 | int(low_half), np.int64), on)
+    else:
+        return False
+    return True
+
+
+def _forget_results(machine: Machine, item: Instruction, on: np.ndarray | None, words: int) -> None:
+    """The results of an instruction whose value is not computed."""
+    why = Unknown(f"'{item}'")
+    for text in item.operands[:2]:
+        if re.fullmatch(r"U?P\d+", text):
+            machine.write(machine.predicates, text, why, on)
+    if item.operands:
+        machine.set(item.operands[0], why, on, words)
+
+
+def _width(item: Instruction) -> int:
+    for flag, width in (("128", 16), ("64", 8), ("U16", 2), ("S16", 2), ("U8", 1), ("S8", 1)):
+        if flag in item.opcode[1:]:
+            return width
+    return 4
+
+
+def _memory(machine: Machine, item: Instruction, here: np.ndarray, on: np.ndarray) -> None:
+    """Count one memory instruction of every warp that has threads here."""
+    name, width = item.opcode[0], _width(item)
+    lanes_here, lanes_on = here.reshape(-1, WARP), on.reshape(-1, WARP)
+    issued = int(machine.weights[lanes_here.any(axis=1)].sum())
+    warps = np.flatnonzero(lanes_on.any(axis=1))
+    weight = machine.weights[warps]
+    machine.by_line[item.line, ".".join(item.opcode)] += issued
+    counts, requests = machine.counts, int(weight.sum())
+    if name in ("LDS", "STS"):
+        counts[PREDICATED_SHARED_LOADS if name == "LDS" else PREDICATED_SHARED_STORES] += issued
+    if name in ("LDL", "STL"):
+        counts[LOCAL_LOADS if name == "LDL" else LOCAL_STORES] += requests
+    if not len(warps) or name in ("LDL", "STL"):
+        return
+    active = lanes_on[warps]
+
+    def lanes(text: str) -> np.ndarray:
+        address = _need(machine.address(text), item)
+        return np.broadcast_to(address, (machine.threads,)).reshape(-1, WARP)[warps]
+
+    if name in ("LDG", "STG"):
+        sectors = int(
+            (distinct(lanes(item.operands[1 if name == "LDG" else 0]) >> 5, active) * weight).sum()
+        )
+        loads = name == "LDG"
+        counts[metric.GLOBAL_LOAD_REQUESTS if loads else metric.GLOBAL_STORE_REQUESTS] += requests
+        counts[metric.GLOBAL_LOAD_SECTORS if loads else metric.GLOBAL_STORE_SECTORS] += sectors
+    elif name == "LDGSTS":
+        shared, source = lanes(item.operands[0]), lanes(item.operands[1])
+        # A 16-byte copy that bypasses L1 is counted by what each line fills in shared memory.
+        bypass = "BYPASS" in item.opcode and width == 16
+        pieces = (source >> 7 << 20) | (shared >> 5) if bypass else source >> 5
+        counts[metric.GLOBAL_LOAD_REQUESTS] += requests
+        counts[metric.GLOBAL_LOAD_SECTORS] += int((distinct(pieces, active) * weight).sum())
+        counts[metric.ASYNC_COPIES] += requests
+    else:
+        load = name == "LDS"
+        address = lanes(item.operands[1 if load else 0])
+        first = address[np.arange(len(warps)), active.argmax(axis=1)]
+        pattern = np.where(active, address - first[:, None], 0)
+        wavefronts = least = 0
+        if (pattern == pattern[0]).all() and (active == active[0]).all():
+            rows, row_weights = pattern[:1], [requests]
+        else:
+            rows, row_weights = pattern, weight.tolist()
+        for row, lanes_of_row, times in zip(rows, active, row_weights, strict=False):
+            cost = _wavefronts(row.tobytes(), lanes_of_row.tobytes(), width, load)
+            wavefronts += times * cost[0]
+            least += times * cost[1]
+        counts[metric.SHARED_LOADS if load else metric.SHARED_STORES] += requests
+        counts[metric.SHARED_LOAD_WAVEFRONTS if load else metric.SHARED_STORE_WAVEFRONTS] += (
+            wavefronts
+        )
+        counts[metric.SHARED_LOAD_CONFLICTS if load else metric.SHARED_STORE_CONFLICTS] += (
+            wavefronts - least
+        )
+
+
+def _execute(machine: Machine, exists: np.ndarray) -> None:
+    """Run all threads to their ends."""
+    program = machine.program
+    waiting: dict[int, np.ndarray] = {0: exists}
+    while waiting:
+        index = min(waiting)
+        here = waiting.pop(index)
+        everyone = bool((here == exists).all())
+        while True:
+            if index in waiting:  # others have come to the same place
+                here = here | waiting.pop(index)
+                everyone = bool((here == exists).all())
+            item = program.instructions[index]
+            machine.steps += 1
+            if machine.steps > _MOST_STEPS:
+                raise EmulatorError("the machine code does not come to an end: a loop was misread")
+            name = item.opcode[0]
+            on = here
+            if item.guard is not None:
+                on = here & _need(machine.predicate(item.guard), item)
+            if name == "EXIT":
+                here = here & ~on
+            elif (name == "BRA" and "DIV" not in item.opcode) or item.opcode[:3] == _JUMP:
+                taken = on
+                for text in item.operands[:-1]:
+                    if re.fullmatch(r"!?U?P[0-9T]+", text):
+                        taken = taken & _need(machine.predicate(text), item)
+                match = re.search(r"\.L[\w.]*", item.operands[-1])
+                if match is None or match[0] not in program.labels:
+                    raise EmulatorError(f"the target of '{item}' is not a label")
+                if taken.any():
+                    target = program.labels[match[0]]
+                    waiting[target] = waiting.get(target, np.zeros_like(taken)) | taken
+                here = here & ~taken
+            elif name in _NO_EFFECT or name == "BRA":
+                pass
+            elif name in _UNSUPPORTED:
+                if on.any():
+                    raise EmulatorError(
+                        f"the machine code cannot be counted: '{item}' is not known"
+                    )
+            elif name in _LOADS or name in _STORES or name == "LDGSTS":
+                _memory(machine, item, here, on)
+                if name in _LOADS:
+                    machine.set(
+                        item.operands[0], Unknown(f"'{item}'"), None, max(_width(item) // 4, 1)
+                    )
+            else:
+                mask = None if everyone and item.guard is None else on
+                if name == "FFMA":
+                    machine.counts[FFMA] += int(
+                        (on.reshape(-1, WARP).sum(axis=1) * machine.weights).sum()
+                    )
+                if not _integer(machine, item, mask):
+                    _forget_results(machine, item, mask, 2 if name.startswith(("D", "F2F")) else 1)
+            index += 1
+            if name in ("EXIT", "BRA", "CALL"):
+                if not here.any():
+                    break
+                everyone = bool((here == exists).all())
+                if waiting and min(waiting) < index:
+                    waiting[index] = waiting.get(index, np.zeros_like(here)) | here
+                    break
+
+
+def _constants(
+    program: Program,
+    arguments: Sequence[int | np.ndarray],
+    block: Sequence[int],
+    grid: Sequence[int],
+) -> dict[int, int]:
+    """Constant bank 0: the launch geometry and the arguments (arrays stand for their addresses)."""
+    match = re.match(r"sm_(\d+)", program.target)
+    recent = match is not None and int(match[1]) >= 100
+    geometry = (0x360, 0x370) if recent else (0x0, 0xC)
+    words = {geometry[0] + 4 * i: value for i, value in enumerate(block)}
+    words |= {geometry[1] + 4 * i: value for i, value in enumerate(grid)}
+    offset, arrays = program.parameter_offset, 0
+    for argument in arguments:
+        if isinstance(argument, np.ndarray):
+            address = _FIRST_ARRAY + arrays * _ARRAY_SPACING
+            arrays += 1
+            offset = (offset + 7) & ~7
+            words[offset], words[offset + 4] = address & MASK, address >> 32
+            offset += 8
+        else:
+            words[offset] = argument & MASK
+            offset += 4
+    return words
+
+
+def count_program(
+    program: Program,
+    grid: Sequence[int],
+    block: Sequence[int],
+    arguments: Sequence[int | np.ndarray],
+    *,
+    blocks: np.ndarray | None = None,
+    weights: np.ndarray | None = None,
+) -> CompiledCounts:
+    """Count the memory instructions of a launch.
+
+    Args:
+        arguments: integers as they are; any array for a pointer (its contents do not matter).
+        blocks, weights: linear block indices to run, and how many blocks each stands for; all
+            blocks by default.
+
+    Raises:
+        EmulatorError: if an address or a branch depends on what is not computed.
+    """
+    if blocks is None:
+        blocks = np.arange(grid[0] * grid[1] * grid[2])
+        weights = np.ones(len(blocks))
+    assert weights is not None
+    chosen, shares = blocks.astype(np.int64), weights.astype(np.int64)
+    threads = block[0] * block[1] * block[2]
+    padded = -(-threads // WARP) * WARP
+    linear = np.tile(np.arange(padded), len(chosen))
+    of_block = np.repeat(chosen, padded)
+    special = {
+        "SR_TID.X": linear % block[0],
+        "SR_TID.Y": linear // block[0] % block[1],
+        "SR_TID.Z": linear // (block[0] * block[1]),
+        "SR_CTAID.X": of_block % grid[0],
+        "SR_CTAID.Y": of_block // grid[0] % grid[1],
+        "SR_CTAID.Z": of_block // (grid[0] * grid[1]),
+        "SR_LANEID": linear % WARP,
+        "SR_CgaCtaId": _ZERO,
+    }
+    machine = Machine(
+        program,
+        len(linear),
+        special,
+        _constants(program, arguments, block, grid),
+        np.repeat(shares, padded // WARP),
+    )
+    _execute(machine, linear < threads)
+    names = (
+        metric.GLOBAL_LOAD_REQUESTS,
+        metric.GLOBAL_LOAD_SECTORS,
+        metric.GLOBAL_STORE_REQUESTS,
+        metric.GLOBAL_STORE_SECTORS,
+        metric.SHARED_LOADS,
+        metric.SHARED_STORES,
+        PREDICATED_SHARED_LOADS,
+        PREDICATED_SHARED_STORES,
+        metric.ASYNC_COPIES,
+        metric.SHARED_LOAD_WAVEFRONTS,
+        metric.SHARED_STORE_WAVEFRONTS,
+        metric.SHARED_LOAD_CONFLICTS,
+        metric.SHARED_STORE_CONFLICTS,
+        FFMA,
+        LOCAL_LOADS,
+        LOCAL_STORES,
+    )
+    return CompiledCounts(
+        {name: machine.counts[name] for name in names}, dict(machine.by_line), None, machine.steps
+    )
+
+
+def count_gemm(
+    program: Program,
+    grid: Sequence[int],
+    block: Sequence[int],
+    m: int,
+    n: int,
+    k: int,
+    *,
+    sample: bool = True,
+) -> CompiledCounts:
+    """Count a GEMM kernel's memory instructions as compiled, for C (M x N) = A B.
+
+    Raises:
+        EmulatorError: if the code cannot be counted, or the grid cannot be sampled exactly.
+    """
+    pointer = np.zeros(1, np.float32)
+    arguments: list[int | np.ndarray] = [pointer, pointer, pointer, m, n, k]
+    chosen = None
+    if sample and sampling_fault(grid, m, n) is None:
+        chosen = sample_grid(grid, m, n, k)
+        chosen = one_per_class(chosen) if chosen else None
+    counted = count_program(
+        program,
+        grid,
+        block,
+        arguments,
+        blocks=chosen.blocks if chosen else None,
+        weights=chosen.weights if chosen else None,
+    )
+    counted.sampled_blocks = len(chosen.blocks) if chosen else None
+    return counted

@@ -1,0 +1,255 @@
+"""One point of the `counters` table: a kernel, its parameters and a size, emulated and judged."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import correctness
+from ..manifest import Kernel, Launch, canonical, parameter_fault
+from ..status import Status
+from .compiled import (
+    FFMA,
+    LOCAL_LOADS,
+    LOCAL_STORES,
+    PREDICATED_SHARED_LOADS,
+    PREDICATED_SHARED_STORES,
+    CompiledCounts,
+    count_gemm,
+)
+from .emulation import emulate
+from .result import UNITS, EmulationResult, derived
+from .sampling import sampling_fault
+from .toolchain import Compiler, EmulatorError, NoCompilerError, UnsupportedKernelError
+
+SEED = 1
+"""The data set of an emulated point: `uniform`, this seed, the same bits as on a GPU."""
+LARGEST_FULL_RUN = 2**27
+"""Multiply-adds up to which all blocks run by default, a few seconds; larger grids are sampled."""
+INSTRUCTION_UNITS = {
+    PREDICATED_SHARED_LOADS: "inst",
+    PREDICATED_SHARED_STORES: "inst",
+    FFMA: "inst",
+    LOCAL_LOADS: "inst",
+    LOCAL_STORES: "inst",
+}
+
+
+@dataclass(frozen=True)
+class EmulatedPoint:
+    """What the emulator says of one kernel, parameter set and size."""
+
+    kernel: str
+    params: Mapping[str, int]
+    m: int
+    n: int
+    k: int
+    status: Status
+    detail: str | None = None
+    result: EmulationResult | None = None
+    eta_max: float | None = None
+    """Largest |C - R| / (u |A||B|) over the elements that ran."""
+    bitwise_hash: str | None = None
+    """SHA-256 of C's bytes; None for a sample."""
+    ratios: dict[str, float] = field(default_factory=dict)
+    compiled: dict[str, CompiledCounts | str] = field(default_factory=dict)
+    """By architecture: the counts of its machine code, or why there are none."""
+
+    @property
+    def correct(self) -> bool:
+        return self.status is Status.OK
+
+
+def emulate_point(
+    kernel: Kernel,
+    params: Mapping[str, int],
+    m: int,
+    n: int,
+    k: int,
+    *,
+    sample: bool | None = None,
+    checks: bool = True,
+    compiler: Compiler | None = None,
+    cache: Path | None = None,
+    cubins: Mapping[str, bytes] | None = None,
+) -> EmulatedPoint:
+    """Run one point and judge it as the GPU's points are judged; what cannot run is a status.
+
+    Args:
+        sample: run a few blocks that stand for all; by default only when the grid is large.
+        cubins: machine code by architecture, to be counted too.
+    """
+
+    def without_result(status: Status, detail: str) -> EmulatedPoint:
+        return EmulatedPoint(kernel.name, params, m, n, k, status, detail)
+
+    fault = parameter_fault(kernel.manifest, params)
+    if fault or kernel.source_path is None or not kernel.manifest.emulator:
+        return without_result(
+            Status.SKIPPED_CONSTRAINT if fault else Status.SKIPPED_UNSUPPORTED,
+            fault
+            or f"{kernel.name} cannot be emulated (its manifest says so, or it has no source)",
+        )
+    for status, violation in (
+        (Status.SKIPPED_CONSTRAINT, kernel.violated_constraint(params)),
+        (Status.SKIPPED_PRECONDITION, kernel.violated_precondition(params, m, n, k)),
+    ):
+        if violation:
+            return without_result(status, violation)
+    launch = kernel.launch(params, m, n, k)
+    assert launch is not None, "a kernel with a source has a launch"
+
+    a, b = np.empty(m * k, np.float32), np.empty(k * n, np.float32)
+    correctness.fill_inputs(np, a, b, "uniform", SEED)
+    c = np.empty((m, n), np.float32)
+    correctness.poison(np, c)
+    if sample is None:
+        sample = m * n * k > LARGEST_FULL_RUN and sampling_fault(launch.grid, m, n) is None
+    try:
+        result = emulate(
+            kernel.source_path,
+            params,
+            launch,
+            m,
+            n,
+            k,
+            a=a,
+            b=b,
+            c=c,
+            checks=checks,
+            sample=sample,
+            compiler=compiler,
+            cache=cache,
+        )
+    except (NoCompilerError, UnsupportedKernelError) as error:
+        return without_result(Status.SKIPPED_UNSUPPORTED, str(error))
+    except EmulatorError as error:
+        return without_result(Status.COMPILE_FAILED, str(error))
+    status, detail, eta = _judge(kernel, result, a, b, m, n, k)
+    whole = result.sampled_blocks is None and result.completed
+    return EmulatedPoint(
+        kernel.name,
+        params,
+        m,
+        n,
+        k,
+        status,
+        detail,
+        result,
+        eta,
+        hashlib.sha256(c.tobytes()).hexdigest() if whole else None,
+        derived(result.counters, result.sites, m, n, k),
+        {name: _count(cubin, launch, m, n, k) for name, cubin in (cubins or {}).items()},
+    )
+
+
+def _count(cubin: bytes, launch: Launch, m: int, n: int, k: int) -> CompiledCounts | str:
+    from .sass import load
+
+    try:
+        return count_gemm(load(cubin), launch.grid, launch.block, m, n, k)
+    except EmulatorError as error:
+        return str(error)
+
+
+def _judge(
+    kernel: Kernel, result: EmulationResult, a: np.ndarray, b: np.ndarray, m: int, n: int, k: int
+) -> tuple[Status, str | None, float | None]:
+    """Status, detail and largest eta; the elements that a sample leaves out are not judged."""
+    if result.findings:
+        return result.status, str(result.findings[0]), None
+    c = result.c
+    ran = c.view(np.uint32) != np.uint32(correctness.POISON_BITS)
+    if result.sampled_blocks is None and not ran.all():
+        missing = int((~ran).sum())
+        return (
+            Status.WRONG_RESULT,
+            f"{missing:,} of {m * n:,} elements of C were never written",
+            None,
+        )
+    rows, columns = np.flatnonzero(ran.any(axis=1)), np.flatnonzero(ran.any(axis=0))
+    part = np.ix_(rows, columns)
+    reference = correctness.reference(
+        np,
+        a.reshape(m, k)[rows].ravel(),
+        b.reshape(k, n)[:, columns].ravel(),
+        len(rows),
+        len(columns),
+        k,
+        "uniform",
+        SEED,
+    )
+    seen = np.where(ran[part], c[part], reference.product.astype(np.float32))
+    if correctness.count_nonfinite(np, seen):
+        return Status.NONFINITE, "elements of C are NaN or infinite", None
+    largest, _, wrong = correctness.error_statistics(
+        np, seen, reference, correctness.ETA_MAX[kernel.manifest.accuracy]
+    )
+    if wrong:
+        return Status.WRONG_RESULT, str(wrong), largest
+    return Status.OK, None, largest
+
+
+def counter_rows(point: EmulatedPoint) -> list[dict[str, Any]]:
+    """Rows of the `counters` table: source-level counts and ratios, then those of each CUBIN.
+
+    A point that could not run is one row without a value, whose metric is `emulation`.
+    """
+    key = {
+        "kernel": point.kernel,
+        "params": canonical(point.params),
+        "m": point.m,
+        "n": point.n,
+        "k": point.k,
+    }
+    if point.result is None:
+        return [
+            {
+                **key,
+                "metric": "emulation",
+                "source": "emulator",
+                "status": point.status,
+                "detail": point.detail,
+            }
+        ]
+    inexact = point.result.inexact
+    rows = [
+        {
+            **key,
+            "metric": name,
+            "value": None if inexact else float(value),
+            "unit": UNITS[name],
+            "source": "emulator",
+            "status": Status.MISSING_METRIC if inexact else point.status,
+            "detail": inexact or point.detail,
+        }
+        for name, value in {**point.result.counters, **point.ratios}.items()
+    ]
+    for architecture, counted in point.compiled.items():
+        common = {**key, "architecture": architecture, "source": "compiled"}
+        if isinstance(counted, str):
+            rows.append(
+                {
+                    **common,
+                    "metric": "machine_code",
+                    "status": Status.MISSING_METRIC,
+                    "detail": counted,
+                }
+            )
+            continue
+        rows += [
+            {
+                **common,
+                "metric": name,
+                "value": float(value),
+                "unit": UNITS.get(name) or INSTRUCTION_UNITS[name],
+                "status": Status.OK,
+            }
+            for name, value in counted.counters.items()
+        ]
+    return rows

@@ -9,7 +9,8 @@ Data flows one way, and a module imports only from modules earlier in the flow:
     correctness                      inputs, references and the correctness protocol
     device, timing, worker           one GPU, driven by a process that may die
     store, telemetry, measure        the supervisor: what is missing gets measured and kept
-    collect, replay                  journals or published results -> tables
+    emulator                         the same kernels on a CPU: checked and counted
+    collect, counters, replay        journals, counts or published results -> tables
     stats, figures, report           tables -> pictures and the report
 
 No module here knows Snakemake; ``python -m ladder --help`` runs every step by hand.

@@ -159,6 +159,17 @@ def _cmd_collect(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _cmd_counters(arguments: argparse.Namespace) -> int:
+    """Gather the counters: closed forms of the manifests, and what the emulator counted."""
+    from .counters import collect_counters
+
+    rows = collect_counters(
+        arguments.plan, _kernels(arguments.root), arguments.emulated, arguments.out
+    )
+    print(f"{arguments.out}: {rows} rows")
+    return 0
+
+
 def _cmd_replay(arguments: argparse.Namespace) -> int:
     """Write the tables of a machine without a GPU from a published result set."""
     from .replay import replay
@@ -189,6 +200,7 @@ def _cmd_figures(arguments: argparse.Namespace) -> int:
         arguments.tables / "figures",
         _kernels(arguments.root),
         arguments.root / GPUS,
+        workers=arguments.workers,
     )
     print(f"{len(records)} figures in {arguments.tables / 'figures'}")
     return 0
@@ -283,6 +295,17 @@ def _parser() -> argparse.ArgumentParser:
     compile_.add_argument("--architecture", required=True, help="as in sm_90a")
     path(compile_, "builds", BUILDS, "folder of the builds")
 
+    from .emulator import command as emulation
+
+    emulate = commands.add_parser("emulate", help=emulation.SUMMARY, description=emulation.SUMMARY)
+    emulation.add_arguments(emulate)
+    emulate.set_defaults(run=emulation.run)
+
+    counters = command("counters", _cmd_counters)
+    path(counters, "plan", Path("results/plan.parquet"), "the plan")
+    path(counters, "out", None, "the table to write")
+    counters.add_argument("emulated", type=Path, nargs="*", help="tables that `emulate` wrote")
+
     for name, run in (("measure", _cmd_measure), ("collect", _cmd_collect)):
         step = command(name, run)
         path(step, "plan", Path("results/plan.parquet"), "the plan")
@@ -298,6 +321,10 @@ def _parser() -> argparse.ArgumentParser:
     for name, run in (("figures", _cmd_figures), ("report", _cmd_report)):
         step = command(name, run)
         step.add_argument("tables", type=Path, help="result folder, as in results/nvidia-h200")
+        if run is _cmd_figures:
+            step.add_argument(
+                "--workers", type=int, default=1, help="processes to draw in (default: 1)"
+            )
 
     publish = command("publish", _cmd_publish)
     publish.add_argument("tables", type=Path, help="result folder, as in results/nvidia-h200")

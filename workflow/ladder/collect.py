@@ -7,7 +7,7 @@ Results of different GPUs and drivers stand in rows of their own and are never a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
@@ -18,7 +18,6 @@ import pyarrow as pa
 from . import schema
 from .config import Config
 from .device import GpuIdentity
-from .expressions import evaluate
 from .gpus import Datasheet, fp32_peak_tflops, lookup
 from .manifest import Kernel, Launch
 from .plan import Fault, Point, read_config, read_points
@@ -43,7 +42,7 @@ def collect(
     out: Path,
     gpus: Sequence[Datasheet],
 ) -> dict[str, int]:
-    """Write `runs`, `builds`, `points`, `samples` and `counters` of a result folder.
+    """Write `runs`, `builds`, `points` and `samples` of a result folder.
 
     Args:
         plan: the plan whose points are wanted.
@@ -83,7 +82,6 @@ def collect(
     schema.write(out / "builds.parquet", "builds", read_builds(builds_root))
     schema.write(out / "points.parquet", "points", points)
     schema.write(out / "samples.parquet", "samples", samples_table(finished, used))
-    schema.write(out / "counters.parquet", "counters", theory_rows(planned, kernels))
     counts: dict[str, int] = {}
     for row in points:
         counts[row["status"]] = counts.get(row["status"], 0) + 1
@@ -221,9 +219,7 @@ def _times(visit: Mapping[str, Any]) -> list[float]:
 
 def _timing_columns(point: Point, visits: list[dict[str, Any]], run: Run) -> dict[str, Any]:
     times = [time_ns for visit in visits for time_ns in _times(visit)]
-    chunks = [
-        chunk for visit in visits for chunk in visit["chunks"] if chunk["phase"] == "sample"
-    ]
+    chunks = [chunk for visit in visits for chunk in visit["chunks"] if chunk["phase"] == "sample"]
     summary = quantiles(times)
     medians = [quantiles(_times(visit))["median"] for visit in visits]
     median = summary["median"]
@@ -271,7 +267,7 @@ def _peak_tflops(
     datasheet = lookup(run["gpu_name"], gpus)
     if datasheet is None or datasheet.tf32_tflops is None:
         return None
-    return datasheet.tf32_tflops * clock / datasheet.clock_mhz
+    return float(datasheet.tf32_tflops * clock / datasheet.clock_mhz)
 
 
 def _verdict(
@@ -337,27 +333,3 @@ def samples_table(finished: Finished, wanted: Mapping[str, str]) -> pa.Table:
             add(visit, superseded=True)
     arrays = [pa.array(columns[field.name], type=field.type) for field in schema.SAMPLES]
     return pa.Table.from_arrays(arrays, schema=schema.SAMPLES)
-
-
-def theory_rows(
-    planned: Iterable[tuple[Point, Fault | None]], kernels: Mapping[str, Kernel]
-) -> list[dict[str, Any]]:
-    """The manifests' closed forms, evaluated for every planned point that can run."""
-    rows = []
-    for point, fault in planned:
-        if fault or point.cache_mode != "rotating":
-            continue
-        names = {**point.parameters(), "M": point.m, "N": point.n, "K": point.k}
-        key = {name: value for name, value in point.row().items() if name != "cache_mode"}
-        for metric, text in kernels[point.kernel].manifest.theory.items():
-            rows.append(
-                {
-                    **key,
-                    "metric": metric,
-                    "value": float(evaluate(text, names)),
-                    "unit": "byte" if metric.endswith("_bytes") else None,
-                    "source": "theory",
-                    "status": str(Status.OK),
-                }
-            )
-    return rows

@@ -78,7 +78,7 @@ class Protocol(Document):
     settle_s: Annotated[float, Field(ge=0, le=60)] = 3.0
     """Load on the GPU before the first point, until its clock settles, seconds."""
     warmup_ms: Annotated[float, Field(ge=0, le=10_000)] = 200.0
-    """Warm-up at the first visit, milliseconds, and at least 5 launches; later visits: a quarter."""
+    """Warm-up at the first visit, milliseconds (5 launches at least); later ones: a quarter."""
     sample_us: Annotated[float, Field(ge=200, le=1_000_000)] = 1000.0
     """Shortest sample, microseconds; short kernels are launched repeatedly to fill it."""
     minimum_samples: Annotated[int, Field(ge=5, le=1000)] = 30
@@ -103,6 +103,15 @@ class Protocol(Document):
     """Silence after which the worker counts as hung, seconds."""
 
 
+class ExpectedGpu(Document):
+    """The GPU of another host, for a workflow that is planned where no GPU is."""
+
+    name: str
+    """As the driver reports it, such as 'NVIDIA H200'."""
+    compute_capability: Annotated[str, Field(pattern=r"^\d+\.\d$")]
+    """Such as '9.0'."""
+
+
 class Gpu(Document):
     """Which GPU measures, and what stands in for one where there is none."""
 
@@ -110,10 +119,21 @@ class Gpu(Document):
     """`auto` measures if a GPU is there, `required` insists, `none` never does."""
     select: str = "first"
     """`first`, `all` (of the first one's model), an index, or a UUID as nvidia-smi prints it."""
+    expect: ExpectedGpu | None = None
+    """Plan for this GPU without looking for one here: the measuring job runs on another host."""
     allow_shared: bool = False
     """Measure even if other processes compute on the GPU; the rows are marked."""
     replay: str = "nvidia-h200"
     """The folder of `results/published/` that is drawn when nothing can be measured here."""
+
+
+class Emulator(Document):
+    """Running the kernels on the CPU: every check, and exact counts of their memory requests."""
+
+    use: Literal["auto", "always", "never"] = "auto"
+    """`auto` emulates where no GPU measures; `always` does so beside one, too."""
+    sizes: list[Shape] = [[128, 128, 64], [65, 129, 33], [2048, 2048, 2048]]
+    """[M, N, K]; large grids are sampled, small ones run whole."""
 
 
 class Config(Document):
@@ -131,6 +151,8 @@ class Config(Document):
     """Compiled for in any case; the GPU at hand comes on top."""
     gpu: Gpu = Gpu()
     """Choice of the GPU."""
+    emulator: Emulator = Emulator()
+    """What runs on the CPU."""
 
     @model_validator(mode="after")
     def _known_architectures(self) -> Self:

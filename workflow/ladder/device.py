@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+from .config import ExpectedGpu, Gpu
 from .documents import UserError
 from .manifest import compute_capability
 from .status import Status
@@ -44,24 +45,37 @@ class GpuIdentity:
     memory_bus_bits: int
     cuda_driver_api: str
 
+    def architecture(self, configured: list[str]) -> str:
+        """The architecture to compile for."""
+        return native_architecture(self.compute_capability, configured)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def native_architecture(capability: str, configured: list[str]) -> str:
+    """The architecture to compile for: a configured one of this capability, else the GPU's own.
+
+    From compute capability 9.0 on, the `a` suffix unlocks the instructions of that GPU alone.
+    """
+    major, minor = (int(part) for part in capability.split("."))
+    for architecture in configured:
+        if compute_capability(architecture) == (major, minor):
+            return architecture
+    return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
+
+
+@dataclass(frozen=True)
+class Target:
+    """The GPU model that a run is planned for."""
+
+    name: str
+    architecture: str
+
     @property
     def slug(self) -> str:
         """The name as a folder: ``NVIDIA H200`` -> ``nvidia-h200``."""
         return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
-
-    def architecture(self, configured: list[str]) -> str:
-        """The architecture to compile for: a configured one of this capability, else its own.
-
-        From compute capability 9.0 on, the `a` suffix unlocks the instructions of that GPU alone.
-        """
-        major, minor = (int(part) for part in self.compute_capability.split("."))
-        for architecture in configured:
-            if compute_capability(architecture) == (major, minor):
-                return architecture
-        return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -228,6 +242,39 @@ def select(gpus: list[GpuIdentity], wanted: str) -> list[GpuIdentity]:
     raise UserError(
         f"gpu.select: {wanted!r} is none of `first`, `all`, an index or a UUID of: {listing}"
     )
+
+
+def expected(gpus: list[GpuIdentity], expect: ExpectedGpu | None) -> list[GpuIdentity]:
+    """The GPUs of the model that the configuration expects; all of them if it expects none.
+
+    Raises:
+        UserError: if GPUs are there, but none of that model.
+    """
+    if expect is None:
+        return gpus
+    found = [gpu for gpu in gpus if gpu.name == expect.name]
+    if gpus and not found:
+        names = ", ".join(sorted({gpu.name for gpu in gpus}))
+        raise UserError(f"gpu.expect.name: {expect.name!r} is not on this host; here: {names}")
+    return found
+
+
+def resolve_target(gpu: Gpu, architectures: list[str]) -> Target | None:
+    """The GPU model to plan for; None to replay published measurements.
+
+    Raises:
+        UserError: if a GPU is required and none answers, or `gpu.select` names none.
+    """
+    if gpu.use == "none":
+        return None
+    if gpu.expect:
+        capability = gpu.expect.compute_capability
+        return Target(gpu.expect.name, native_architecture(capability, architectures))
+    gpus = detect()
+    if not gpus and gpu.use == "auto":
+        return None
+    chosen = select(gpus, gpu.select)[0]
+    return Target(chosen.name, chosen.architecture(architectures))
 
 
 def open_device() -> Device:

@@ -12,6 +12,7 @@ import os
 import platform
 import queue
 import random
+import secrets
 import signal
 import subprocess
 import sys
@@ -32,7 +33,7 @@ from . import __version__
 from .compile import compiler_problem, compiler_version
 from .config import Config, Protocol
 from .correctness import PROTOCOL_VERSION
-from .device import GpuIdentity, LaunchSpec, detect, select
+from .device import GpuIdentity, LaunchSpec, detect, expected, select
 from .documents import UserError
 from .manifest import Kernel
 from .plan import Fault, Point, read_config, read_points
@@ -280,7 +281,7 @@ class Stream:
             for point, fault in self._planned
         ]
         runnable = self._predict_memory([item for item in items if not item.fault], free_bytes)
-        before = {item.point_key for item in runnable if self._complete(item, done)}
+        before = sum(1 for item in runnable if self._complete(item, done))
         end_reason = "failed"
         try:
             self._check_all(runnable, done)
@@ -550,7 +551,7 @@ class Stream:
         )
         if not times:
             return None
-        median = times[len(times) // 2]
+        median = float(times[len(times) // 2])
         self._sentinels.append(median)
         self._journal.append("sentinel", {"time_median_ns": median, "n": n})
         return median
@@ -584,18 +585,18 @@ class Stream:
         )
 
     def _summary(
-        self, items: list[WorkItem], before: set[str], done: Finished, started: float
+        self, items: list[WorkItem], before: int, done: Finished, started: float
     ) -> dict[str, Any]:
         readings = self._telemetry.readings()
         clocks = [r.sm_clock_mhz for r in readings]
         power = [r.power_w for r in readings]
-        after = {item.point_key for item in items if self._complete(item, done)}
+        after = sum(1 for item in items if self._complete(item, done))
         sentinels = sorted(self._sentinels)
         return {
             "finished_at": datetime.now(UTC).isoformat(),
             "points_planned": len(self._planned),
-            "points_measured": len(after - before),
-            "points_from_store": len(before),
+            "points_measured": after - before,
+            "points_from_store": before,
             "worker_restarts": self._restarts,
             "settle_s": self._settle_s,
             "settled_sm_clock_mhz": self._settled_mhz,
@@ -717,8 +718,8 @@ def measure(
     """
     config = read_config(plan)
     planned = read_points(plan)
-    gpus = select(detect(), config.gpu.select)
-    header = run_header(config, root, "measured")
+    gpus = select(expected(detect(), config.gpu.expect), config.gpu.select)
+    header = {**run_header(config, root, "measured"), "session_id": secrets.token_hex(8)}
     steps = len([fault for _, fault in planned if not fault]) * (1 + config.protocol.rounds)
     with Progress("measure", steps) as progress:
         streams = [

@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from . import schema
-from .collect import theory_rows
 from .documents import UserError
 from .manifest import Kernel
 from .measure import run_header
@@ -64,7 +63,7 @@ def replay(
             f"published: {', '.join(available)}"
         )
     source = _PublishedSet(folder) if available else None
-    rows = []
+    rows: list[dict[str, Any]] = []
     for point, fault in planned:
         if fault:
             rows.append({**point.row(), "status": str(fault[0]), "detail": fault[1]})
@@ -88,7 +87,6 @@ def replay(
     schema.write(out / "points.parquet", "points", rows)
     samples = source.samples(rows) if source else schema.table(schema.SAMPLES, [])
     schema.write(out / "samples.parquet", "samples", samples)
-    schema.write(out / "counters.parquet", "counters", theory_rows(planned, kernels))
     counts: dict[str, int] = {}
     for row in rows:
         counts[row["status"]] = counts.get(row["status"], 0) + 1

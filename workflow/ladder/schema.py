@@ -26,6 +26,7 @@ _POINT_KEY = [
 RUNS = pa.schema(
     [
         ("run_id", pa.string()),
+        ("session_id", pa.string()),  # shared by the runs of several GPUs that one command started
         ("source", pa.string()),  # measured | replayed
         ("started_at", pa.timestamp("ms", tz="UTC")),
         ("finished_at", pa.timestamp("ms", tz="UTC")),

@@ -1,7 +1,6 @@
 # Everything the rules share. Decisions about what to run live in the package `ladder`.
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -10,41 +9,34 @@ from snakemake_interface_common.exceptions import WorkflowError
 WORKFLOW = Path(workflow.current_basedir).resolve().parent
 ROOT = WORKFLOW.parent
 sys.path.insert(0, str(WORKFLOW))
-os.environ["PYTHONPATH"] = os.pathsep.join(
-    filter(None, [str(WORKFLOW), os.environ.get("PYTHONPATH")])
-)
 
 from ladder import config as ladder_config
-from ladder.device import detect, select
+from ladder.device import resolve_target
 from ladder.documents import UserError
-from ladder.manifest import canonical, parse_slug, slug
+from ladder.manifest import slug
 from ladder.plan import plan_builds
 
-# The interpreter that runs Snakemake runs the steps: a bare `python` may be another one.
-LADDER = f"{sys.executable} -m ladder --root {ROOT}"
-
-
-def resolve_configuration():
-    """The validated configuration, its kernels, and the GPU to measure on (or None)."""
-    name = " + ".join(map(str, workflow.configfiles)) or "configuration"
-    settings, kernels = ladder_config.resolve(config, ROOT, name=name)
-    if settings.gpu.use == "none":
-        return settings, kernels, None
-    gpus = detect()
-    if not gpus and settings.gpu.use == "auto":
-        return settings, kernels, None
-    return settings, kernels, select(gpus, settings.gpu.select)[0]
-
+# Shell commands call `ladder STEP`, the package under the interpreter that runs Snakemake: a bare
+# `python` may be another one.
+LADDER = (
+    f'ladder() {{ PYTHONPATH="{WORKFLOW}${{PYTHONPATH:+:$PYTHONPATH}}" '
+    f'"{sys.executable}" -m ladder --root "{ROOT}" "$@"; }}; set -euo pipefail; '
+)
+shell.prefix(
+    LADDER.replace("{", "{{").replace("}", "}}")
+)  # Snakemake formats the prefix
 
 try:
-    SETTINGS, KERNELS, GPU = resolve_configuration()
+    SETTINGS, KERNELS = ladder_config.resolve(
+        config, ROOT, name=" + ".join(map(str, workflow.configfiles)) or "configuration"
+    )
+    GPU = resolve_target(SETTINGS.gpu, SETTINGS.architectures)
 except UserError as error:
     raise WorkflowError(str(error)) from None
 
 # The GPU's name is part of every path, so that results of two machines never mix.
 DEVICE = GPU.slug if GPU else "no-gpu"
-NATIVE = GPU.architecture(SETTINGS.architectures) if GPU else None
-ARCHITECTURES = sorted({*SETTINGS.architectures, *([NATIVE] if NATIVE else [])})
+ARCHITECTURES = sorted({*SETTINGS.architectures, *([GPU.architecture] if GPU else [])})
 BUILDS = plan_builds(SETTINGS, KERNELS, ARCHITECTURES)
 CONFIG_JSON = json.dumps(SETTINGS.model_dump(mode="json"), sort_keys=True)
 HEADERS = sorted(str(path) for path in Path("kernels/include").glob("**/*.cuh"))
@@ -69,4 +61,20 @@ def build_records(architectures):
         f"results/build/{build.architecture}/{build.kernel}/{slug(json.loads(build.params))}.parquet"
         for build in BUILDS
         if build.architecture in architectures
+    ]
+
+
+EMULATING = SETTINGS.emulator.use == "always" or (
+    SETTINGS.emulator.use == "auto" and not GPU
+)
+
+
+def emulated_tables():
+    """The emulator's table of every parameter set that it can run."""
+    return [
+        f"results/emulated/{name}/{slug(params)}.parquet"
+        for name, kernel in KERNELS.items()
+        if EMULATING and kernel.needs_build and kernel.manifest.emulator
+        for params in SETTINGS.parameter_sets(kernel)
+        if kernel.violated_constraint(params) is None
     ]

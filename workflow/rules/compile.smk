@@ -8,7 +8,7 @@ rule plan_points:
     message:
         "Plan the points of {wildcards.device}"
     shell:
-        "{LADDER} plan --config-json {params.config:q} --out {output.plan} > {log} 2>&1"
+        "ladder plan --config-json {params.config:q} --out {output.plan} > {log} 2>&1"
 
 
 # A compiler's refusal is a row of the record, with an empty CUBIN: one bad candidate must not end
@@ -29,5 +29,5 @@ rule compile_kernel:
     message:
         "Compile {wildcards.kernel} {wildcards.params} for {wildcards.architecture}"
     shell:
-        "{LADDER} compile {wildcards.kernel} --params {wildcards.params:q}"
+        "ladder compile {wildcards.kernel} --params {wildcards.params:q}"
         " --architecture {wildcards.architecture} --builds results/build > {log} 2>&1"

@@ -1,5 +1,5 @@
 # Both rules write the same tables; which one runs depends on whether there is a GPU.
-TABLES = ["runs", "builds", "points", "samples", "counters"]
+TABLES = ["runs", "builds", "points", "samples"]
 
 if GPU:
 
@@ -10,9 +10,7 @@ if GPU:
             plan="results/{device}/plan.parquet",
             builds=build_records(ARCHITECTURES),
         output:
-            multiext(
-                "results/{device}/", *[f"{name}.parquet" for name in TABLES]
-            ),
+            multiext("results/{device}/", *[f"{name}.parquet" for name in TABLES]),
         log:
             "results/logs/measure/{device}.log",
         threads: 1
@@ -22,7 +20,7 @@ if GPU:
         message:
             "Check and time on {GPU.name}"
         shell:
-            "{LADDER} measure --plan {input.plan} --builds results/build"
+            "ladder measure --plan {input.plan} --builds results/build"
             " --out results/{wildcards.device} > {log}"
 
 else:
@@ -38,13 +36,26 @@ else:
                 )
             ),
         output:
-            multiext(
-                "results/{device}/", *[f"{name}.parquet" for name in TABLES]
-            ),
+            multiext("results/{device}/", *[f"{name}.parquet" for name in TABLES]),
         log:
             "results/logs/replay/{device}.log",
         message:
             "No GPU here: replay {SETTINGS.gpu.replay}"
         shell:
-            "{LADDER} replay --plan {input.plan} --builds results/build"
+            "ladder replay --plan {input.plan} --builds results/build"
             " --out results/{wildcards.device} > {log} 2>&1"
+
+
+rule collect_counters:
+    input:
+        plan="results/{device}/plan.parquet",
+        emulated=emulated_tables(),
+    output:
+        counters="results/{device}/counters.parquet",
+    log:
+        "results/logs/counters/{device}.log",
+    message:
+        "Gather the counters of {wildcards.device}"
+    shell:
+        "ladder counters --plan {input.plan} --out {output.counters} {input.emulated:q}"
+        " > {log} 2>&1"

@@ -1,6 +1,6 @@
 rule draw_figures:
     input:
-        tables=expand("results/{{device}}/{table}.parquet", table=TABLES),
+        tables=expand("results/{{device}}/{table}.parquet", table=[*TABLES, "counters"]),
         gpus="config/gpus.yaml",
         code=WORKFLOW / "ladder" / "figures.py",
     output:
@@ -13,15 +13,16 @@ rule draw_figures:
         ),
     log:
         "results/logs/figures/{device}.log",
+    threads: 4
     message:
         "Draw the figures of {wildcards.device}"
     shell:
-        "{LADDER} figures results/{wildcards.device} > {log} 2>&1"
+        "ladder figures results/{wildcards.device} --workers {threads} > {log} 2>&1"
 
 
 rule render_report:
     input:
-        tables=expand("results/{{device}}/{table}.parquet", table=TABLES),
+        tables=expand("results/{{device}}/{table}.parquet", table=[*TABLES, "counters"]),
         figures="results/{device}/figures",
         code=WORKFLOW / "ladder" / "report.py",
         template=WORKFLOW / "report" / "report.html.j2",
@@ -32,7 +33,7 @@ rule render_report:
     message:
         "Write the report of {wildcards.device}"
     shell:
-        "{LADDER} report results/{wildcards.device} > {log} 2>&1"
+        "ladder report results/{wildcards.device} > {log} 2>&1"
 
 
 # Named targets: `snakemake --cores 1 figures`, `snakemake --cores 1 publish`.
@@ -47,7 +48,9 @@ rule publish:
         f"results/{DEVICE}/report.html",
     log:
         f"results/logs/publish/{DEVICE}.log",
+    params:
+        device=DEVICE,
     message:
-        "Copy results/{DEVICE} to results/published/{DEVICE}"
+        "Copy results/{params.device} to results/published/{params.device}"
     shell:
-        "{LADDER} publish results/{DEVICE} > {log} 2>&1"
+        "ladder publish results/{params.device} > {log} 2>&1"

@@ -1,0 +1,39 @@
+# The same kernels on the CPU: checked, and their memory requests counted. Small sizes run whole with
+# all checks; of large grids a few blocks stand for all. A fault, an unsupported kernel or a machine
+# without a C++ compiler is a row of the table.
+rule emulate_kernel:
+    input:
+        source="kernels/{kernel}.cu",
+        manifest="kernels/{kernel}.yaml",
+        headers=HEADERS,
+        runtime=sorted(
+            str(path) for path in (WORKFLOW / "emulator").glob("*/*") if path.is_file()
+        ),
+        cubins=expand(
+            "results/build/{architecture}/{{kernel}}/{{params}}.cubin",
+            architecture=SETTINGS.architectures,
+        ),
+    output:
+        counters="results/emulated/{kernel}/{params}.parquet",
+    log:
+        "results/logs/emulate/{kernel}/{params}.log",
+    threads: 1
+    resources:
+        host=1,
+    params:
+        sizes=" ".join(f"--size {m} {n} {k}" for m, n, k in SETTINGS.emulator.sizes),
+        cubins=lambda wildcards, input: " ".join(
+            f"--cubin {architecture}={path}"
+            for architecture, path in zip(SETTINGS.architectures, input.cubins)
+        ),
+    message:
+        "Emulate {wildcards.kernel} {wildcards.params}"
+    shell:
+        "ladder emulate {wildcards.kernel} --params {wildcards.params:q}"
+        " {params.sizes} {params.cubins} --cache results/emulated/cache"
+        " --out {output.counters} > {log} 2>&1"
+
+
+rule emulate:
+    input:
+        emulated_tables(),

@@ -18,9 +18,9 @@ from typing import Any
 
 from . import schema
 from .documents import UserError
-from .manifest import Kernel, Launch, canonical, compute_capability
+from .manifest import ENTRY_POINT, Kernel, Launch, canonical, compute_capability
 from .occupancy import occupancy
-from .plan import architecture_fault, build_fault, launch_fault
+from .plan import architecture_fault, block_fault, build_fault
 from .status import Status
 
 NO_COMPILER = {
@@ -116,16 +116,21 @@ def run_nvrtc(source: str, name: str, options: list[str]) -> tuple[bytes | None,
         nvrtc.nvrtcDestroyProgram(program)
 
 
-def resources_from_log(log: str) -> dict[str, int]:
-    """Registers, spills and shared memory that ptxas reports for the one entry function.
+def resources_from_log(log: str) -> dict[str, Any]:
+    """Registers, spills and shared memory that ptxas reports for the entry function.
+
+    Constant memory is None where the compiler does not report it.
 
     Raises:
-        ValueError: if the log does not report exactly one entry function.
+        ValueError: if the log does not report exactly one entry function, named as it must be.
     """
     entries = _ENTRY.findall(log)
     spills, registers = _SPILLS.search(log), _REGISTERS.search(log)
-    if len(entries) != 1 or spills is None or registers is None:
-        raise ValueError(f"expected ptxas's report of one entry function, found {entries}:\n{log}")
+    if entries != [ENTRY_POINT]:
+        found = ", ".join(entries) or "none"
+        raise ValueError(f'the one entry function must be extern "C" {ENTRY_POINT}; found: {found}')
+    if spills is None or registers is None:
+        raise ValueError(f"the compiler's report of registers and spills is not readable:\n{log}")
     shared, constant = _SHARED.search(log), _CONSTANT.search(log)
     return {
         "registers_per_thread": int(registers[1]),
@@ -133,7 +138,7 @@ def resources_from_log(log: str) -> dict[str, int]:
         "spill_store_bytes": int(spills[2]),
         "spill_load_bytes": int(spills[3]),
         "static_shared_memory_bytes": int(shared[1]) if shared else 0,
-        "constant_memory_bytes": int(constant[1]) if constant else 0,
+        "constant_memory_bytes": int(constant[1]) if constant else None,
     }
 
 
@@ -167,7 +172,8 @@ def compile_build(
     if f"sm_{major}{minor}" not in supported:
         return failed(
             Status.COMPILE_FAILED,
-            f"NVRTC {version} cannot compile for {architecture}; it supports {', '.join(supported)}",
+            f"NVRTC {version} cannot compile for {architecture}; it supports "
+            + ", ".join(supported),
         )
     fault = architecture_fault(kernel, architecture)
     if fault:
@@ -188,7 +194,7 @@ def compile_build(
     try:
         resources = resources_from_log(log)
     except ValueError as error:
-        return failed(Status.COMPILE_FAILED, f"unreadable compile log: {error}")
+        return failed(Status.COMPILE_FAILED, str(error))
     # Block and shared memory depend on the parameters alone, so any size serves.
     launch = kernel.launch(params, 1, 1, 1)
     assert launch is not None
@@ -218,9 +224,9 @@ def compile_build(
 
 
 def _feasibility(
-    architecture: str, launch: Launch, resources: Mapping[str, int]
+    architecture: str, launch: Launch, resources: Mapping[str, Any]
 ) -> tuple[Status, str] | None:
-    return launch_fault(launch) or build_fault(
+    return block_fault(launch) or build_fault(
         architecture,
         launch,
         registers=resources["registers_per_thread"],

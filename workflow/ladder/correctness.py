@@ -12,6 +12,7 @@ gamma_K would be no test: at K = 16384 a kernel that forgets a term passes it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -186,8 +187,9 @@ def error_statistics(
         scale = xp.maximum(ref.magnitude[rows] * UNIT_ROUNDOFF, 1e-300)
         eta = xp.abs(c[rows].astype(xp.float64) - ref.product[rows]) / scale
         panel_largest = float(eta.max())
-        # max() of Python would drop a NaN on the right-hand side
-        largest = panel_largest if not panel_largest <= largest else largest
+        # Python's max() would drop a NaN; once NaN, it stays NaN.
+        if not (math.isnan(largest) or panel_largest <= largest):
+            largest = panel_largest
         squares += float((eta * eta).sum())
         wrong = ~(eta <= bound)
         count = int(wrong.sum())
@@ -198,6 +200,15 @@ def error_statistics(
     if first is None:
         return largest, rms, None
     return largest, rms, Wrong(total, first.row, first.col, first.value, first.expected)
+
+
+def rms_limit(accuracy: Literal["fp32", "tf32"], elements: int) -> float:
+    """Largest accepted rms eta of an output: `ETA_RMS`, and more below 16 elements.
+
+    The rms of a few elements scatters: of correct sums in order, one 1 x 1 output in 20 exceeds 1
+    (up to 3.6 in 5000), one of 3 x 3 in 1000 (up to 1.2), and none of 16 elements or more.
+    """
+    return ETA_RMS[accuracy] * max(1.0, 4.0 / math.sqrt(elements))
 
 
 def fingerprint(xp: Any, array: Array) -> str:
@@ -346,8 +357,9 @@ def check(
             return failure
         ref = reference_of(buffers.a, buffers.b, "uniform", seed)
         largest, rms, wrong = error_statistics(xp, c, ref, ETA_MAX[accuracy])
-        if wrong or not rms <= ETA_RMS[accuracy]:
-            fault = str(wrong) if wrong else f"rms eta {rms:.2f} exceeds {ETA_RMS[accuracy]:g}"
+        limit = rms_limit(accuracy, m * n)
+        if wrong or not rms <= limit:
+            fault = str(wrong) if wrong else f"rms eta {rms:.2f} exceeds {limit:g}"
             return Verdict(
                 Status.WRONG_RESULT,
                 f"seed {seed}: {fault} (eta max {largest:.3g})",

@@ -1,4 +1,4 @@
-"""`device.Device` on a real GPU: CuPy for memory, launches, graphs and events, cuBLAS as baseline."""
+"""`device.Device` on a real GPU: CuPy for memory, launches, graphs and events; cuBLAS."""
 
 from __future__ import annotations
 
@@ -127,8 +127,12 @@ class CudaDevice:
         sizes = (np.int32(m), np.int32(n), np.int32(k))
 
         def launch(a: Any, b: Any, c: Any) -> None:
-            function(spec.grid, spec.block, (a, b, c, *sizes),
-                     shared_mem=spec.dynamic_shared_memory_bytes)
+            function(
+                spec.grid,
+                spec.block,
+                (a, b, c, *sizes),
+                shared_mem=spec.dynamic_shared_memory_bytes,
+            )
 
         return launch
 
@@ -158,7 +162,7 @@ class CudaDevice:
 
     def free_bytes(self) -> int:
         free, _ = cupy.cuda.runtime.memGetInfo()
-        return int(free) + cupy.get_default_memory_pool().free_bytes()
+        return int(free) + int(cupy.get_default_memory_pool().free_bytes())
 
     def release_memory(self) -> None:
         cupy.get_default_memory_pool().free_all_blocks()
@@ -174,9 +178,9 @@ class CudaDevice:
         words = f"{type(error).__name__}: {error}"
         if isinstance(error, cupy.cuda.memory.OutOfMemoryError):
             return Status.OOM, words, False
-        code = getattr(error, "status", None)
         if isinstance(error, cupy.cuda.runtime.CUDARuntimeError | cupy.cuda.driver.CUDADriverError):
-            lost = code is not None and code >= 700 and code not in _RECOVERABLE
+            code = int(error.status)
+            lost = code >= 700 and code not in _RECOVERABLE
             return _STATUS_OF_ERROR.get(code, Status.LAUNCH_FAILED), words, lost
         if isinstance(error, CublasError):
             return Status.LAUNCH_FAILED, words, True

@@ -25,6 +25,7 @@ Expression = str | int
 SHAPE_NAMES = ("M", "N", "K")
 ENTRY_POINT = "gemm"
 _ARCHITECTURE = re.compile(r"sm_(\d+)(\d)([af]?)")
+_SLUG_ITEM = re.compile(r"([A-Z][A-Z0-9_]*)=(-?\d+)", re.ASCII)
 
 PositiveInt = Annotated[int, Field(ge=1)]
 
@@ -325,10 +326,17 @@ def slug(params: Params) -> str:
 
 
 def parse_slug(text: str) -> dict[str, int]:
-    """The inverse of `slug`."""
+    """The inverse of `slug`.
+
+    Raises:
+        UserError: if the text is not of that form.
+    """
     if text == "default":
         return {}
-    return {name: int(value) for name, value in (item.split("=") for item in text.split(","))}
+    items = [_SLUG_ITEM.fullmatch(item) for item in text.split(",")]
+    if not all(items):
+        raise UserError(f"{text!r} is no parameter set; write it as BLOCK_X=16,BLOCK_Y=16")
+    return {item[1]: int(item[2]) for item in items if item}
 
 
 def compute_capability(architecture: str) -> tuple[int, int]:

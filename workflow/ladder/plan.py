@@ -173,6 +173,11 @@ def requirement_fault(kernel: Kernel, point: Point) -> Fault | None:
 
 def launch_fault(launch: Launch) -> Fault | None:
     """Why a launch exceeds the limits that all CUDA GPUs share; None if it does not."""
+    return block_fault(launch) or _grid_fault(launch)
+
+
+def block_fault(launch: Launch) -> Fault | None:
+    """Why a block is too large for any CUDA GPU; None if it is not."""
     if launch.threads > MAX_THREADS_PER_BLOCK:
         return (
             Status.INFEASIBLE_THREADS,
@@ -181,6 +186,10 @@ def launch_fault(launch: Launch) -> Fault | None:
     for axis, size, limit in zip("xyz", launch.block, MAX_BLOCK, strict=True):
         if not 1 <= size <= limit:
             return Status.INFEASIBLE_THREADS, f"block.{axis} is {size}; allowed: 1 to {limit}"
+    return None
+
+
+def _grid_fault(launch: Launch) -> Fault | None:
     for axis, size, limit in zip("xyz", launch.grid, MAX_GRID, strict=True):
         if not 1 <= size <= limit:
             return Status.INFEASIBLE_GRID, f"grid.{axis} is {size:,}; allowed: 1 to {limit:,}"

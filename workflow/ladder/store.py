@@ -84,7 +84,8 @@ class Journal:
     def __init__(self, folder: Path, header: dict[str, Any]):
         folder.mkdir(parents=True, exist_ok=True)
         now = datetime.now(UTC)
-        self.run_id = f"{now:%Y%m%dT%H%M%SZ}-{os.getpid()}-{secrets.token_hex(2)}"
+        # Names sort by time, also those of two runs in one second.
+        self.run_id = f"{now:%Y%m%dT%H%M%S.%fZ}-{os.getpid()}-{secrets.token_hex(2)}"
         self.path = folder / f"{self.run_id}.jsonl"
         self._file = self.path.open("x", encoding="utf-8")
         self.append("run", {"started_at": now.isoformat(), **header})

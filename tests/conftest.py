@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from project import Project
 
 from ladder.device import detect
+from project import Project
 
 
 @pytest.fixture

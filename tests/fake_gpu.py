@@ -1,8 +1,8 @@
 """A GPU that does not exist, for tests of the measurement protocol.
 
-Selected by `LADDER_DEVICE_MODULE=fake_gpu`; `LADDER_FAKE_GPU` names a JSON file with its identity and
-with faults by kernel name. It computes with NumPy and keeps a virtual clock, so that a "measurement"
-takes no time, and it is called "Fake GPU" in every table.
+Selected by `LADDER_DEVICE_MODULE=fake_gpu`; `LADDER_FAKE_GPU` names a JSON file with its identity
+and with faults by kernel name. It computes with NumPy and keeps a virtual clock, so that a
+"measurement" takes no time, and it is called "Fake GPU" in every table.
 """
 
 from __future__ import annotations
@@ -139,8 +139,10 @@ class FakeDevice:
                         out[...] = product(tf32(a), tf32(b), m, n, k)
             self._wall_skew = 0.2 if fault == "late_event" else 1.0
             drifting = self._launches > self._drift_after
-            self._now += spent * (self._drift_factor if drifting else 1.0) * (
-                1.0 + self._noise * self._rng.random()
+            self._now += (
+                spent
+                * (self._drift_factor if drifting else 1.0)
+                * (1.0 + self._noise * self._rng.random())
             )
 
         return launch

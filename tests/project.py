@@ -1,4 +1,4 @@
-"""A throw-away project: the real workflow and package, with kernels and a configuration of its own."""
+"""A throw-away project: the real workflow and package, other kernels and configuration."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ QUICK = {
 }
 """Protocol constants that keep a test short."""
 
-GEMM = "extern \"C\" __global__ void gemm(const float* A, const float* B, float* C, int M, int N, int K)"
+GEMM = (
+    'extern "C" __global__ void gemm(const float* A, const float* B, float* C, int M, int N, int K)'
+)
 NAIVE_BODY = """{
     const int row = blockIdx.y * 16 + threadIdx.y, col = blockIdx.x * 16 + threadIdx.x;
     if (row >= M || col >= N) return;
@@ -43,7 +45,9 @@ MANIFEST: dict[str, Any] = {
 class Project:
     """A copy of the project's moving parts in a folder of its own."""
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], *, kernels: list[str] | None = None):
+    def __init__(
+        self, folder: Path, config: Mapping[str, Any], *, kernels: list[str] | None = None
+    ):
         self.folder = folder
         skip = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / "workflow", folder / "workflow", ignore=skip)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from project import GEMM, NAIVE_BODY, QUICK, Project
 
 from ladder.device import detect
+from project import GEMM, NAIVE_BODY, QUICK, Project
 
 pytestmark = pytest.mark.gpu
 

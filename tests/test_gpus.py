@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from ladder import gpus
 from ladder.documents import UserError
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from project import QUICK, Project
 
 MakeProject = Callable[..., Project]
@@ -120,9 +121,7 @@ def test_more_than_the_peak_at_the_measured_clock_is_implausible(
 
 
 def test_a_hung_kernel_is_stopped_and_the_rest_is_measured(make_project: MakeProject) -> None:
-    project = with_faults(
-        make_project, {"50_hangs": "hang"}, protocol=QUICK | {"timeout_s": 5.0}
-    )
+    project = with_faults(make_project, {"50_hangs": "hang"}, protocol=QUICK | {"timeout_s": 5.0})
     project.measure()
     assert project.statuses()["50_hangs"] == {"timeout"}
     assert project.statuses()["99_good"] <= GOOD

@@ -41,7 +41,7 @@ from .progress import Progress
 from .status import Status
 from .store import RETRIED, Environment, Finished, Journal, load
 from .telemetry import Monitor, Telemetry, extreme, mean, open_monitor, throttle_shares
-from .work import WorkItem, memory_fault_of, sampling_constants, shard, work_item
+from .work import WorkItem, assign, memory_fault_of, sampling_constants, work_item
 
 TF32_VARIABLES = ("CUPY_TF32", "NVIDIA_TF32_OVERRIDE")
 """Either one silently turns cuBLAS's FP32 into TF32; the worker never sees them."""
@@ -720,6 +720,11 @@ def measure(
     planned = read_points(plan)
     gpus = select(expected(detect(), config.gpu.expect), config.gpu.select)
     header = {**run_header(config, root, "measured"), "session_id": secrets.token_hex(8)}
+    card_of = assign(
+        (point for point, _ in planned),
+        [gpu.uuid for gpu in gpus],
+        _cards_of_sizes(load(out / "journal")),
+    )
     steps = len([fault for _, fault in planned if not fault]) * (1 + config.protocol.rounds)
     with Progress("measure", steps) as progress:
         streams = [
@@ -727,17 +732,26 @@ def measure(
                 gpu,
                 config,
                 kernels,
-                [entry for entry in planned if shard(entry[0], len(gpus)) == index],
+                [entry for entry in planned if card_of[entry[0].shape] == gpu.uuid],
                 builds_root=builds_root,
                 out=out,
                 header=header,
                 progress=progress,
             )
-            for index, gpu in enumerate(gpus)
+            for gpu in gpus
         ]
         if len(streams) == 1:
             return [streams[0].run()]
         return _run_side_by_side(streams)
+
+
+def _cards_of_sizes(finished: Finished) -> dict[tuple[int, int, int], str]:
+    """The GPU on which each size was timed last."""
+    return {
+        (visit["m"], visit["n"], visit["k"]): finished.runs[visit["run_id"]]["gpu_uuid"]
+        for rounds in finished.visits.values()
+        for visit in rounds.values()
+    }
 
 
 def _run_side_by_side(streams: list[Stream]) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -146,10 +146,29 @@ def memory_fault_of(point: Point, l2_bytes: int, free_bytes: int) -> Fault | Non
     return memory_fault(needed_bytes(point, l2_bytes), free_bytes)
 
 
-def shard(point: Point, count: int) -> int:
-    """Which of several GPUs takes a point: all kernels of one size go to one card.
+def assign(
+    points: Iterable[Point], gpus: Sequence[str], known: Mapping[tuple[int, int, int], str]
+) -> dict[tuple[int, int, int], str]:
+    """Which of several GPUs takes a size: all its kernels go to one, so ratios are of one card.
 
-    Ratios between kernels are then ratios on one card.
+    A size stays where it was measured before. The others go, largest first, to the GPU with the
+    least work.
+
+    Args:
+        gpus: UUIDs to choose from.
+        known: sizes already measured, with their GPU.
     """
-    m, n, k = point.shape
-    return (m * 73_856_093 ^ n * 19_349_663 ^ k * 83_492_791) % count
+    cost: dict[tuple[int, int, int], float] = {}
+    for point in points:
+        # About a second each, and what a slow kernel needs beyond that.
+        cost[point.shape] = cost.get(point.shape, 0.0) + 1.0 + point.flop / 1e11
+    load = dict.fromkeys(gpus, 0.0)
+    assigned = {}
+    for shape in sorted(
+        cost, key=lambda shape: (known.get(shape) not in load, -cost[shape], shape)
+    ):
+        old = known.get(shape)
+        gpu = old if old in load else min(load, key=lambda uuid: load[uuid])
+        assigned[shape] = gpu
+        load[gpu] += cost[shape]
+    return assigned

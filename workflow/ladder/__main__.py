@@ -344,11 +344,16 @@ def main(arguments: list[str] | None = None) -> int:
     parsed = _parser().parse_args(arguments)
     # matplotlib and CuPy want a writable home, which batch systems do not always give.
     os.environ.setdefault("MPLCONFIGDIR", str(Path(tempfile.gettempdir()) / "gemm-ladder-mpl"))
+    code = 0
     try:
-        code: int = parsed.run(parsed)
+        code = parsed.run(parsed)
+        sys.stdout.flush()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        # The reader, such as `head`, has seen enough; nothing is left to say on the way out.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code
 
 

@@ -217,6 +217,7 @@ class Stream:
         self._drift_repeats = 0
         self._settled_mhz: float | None = None
         self._settle_s = 0.0
+        self._settled_at_ns = 0
 
     # --- life cycle -----------------------------------------------------------------------------
 
@@ -345,6 +346,7 @@ class Stream:
             if spent >= protocol.settle_s and steady:
                 break
         self._settle_s = max(self._settle_s, spent)
+        self._settled_at_ns = self._settled_at_ns or time.monotonic_ns()
 
     def _ask(self, item: WorkItem, operation: str, **request: Any) -> dict[str, Any]:
         """Ask the worker about a point; a lost worker becomes a status and is replaced."""
@@ -588,8 +590,10 @@ class Stream:
         self, items: list[WorkItem], before: int, done: Finished, started: float
     ) -> dict[str, Any]:
         readings = self._telemetry.readings()
-        clocks = [r.sm_clock_mhz for r in readings]
-        power = [r.power_w for r in readings]
+        # Before the clock has settled the GPU idles: that is no condition of any measurement.
+        loaded = [r for r in readings if r.monotonic_ns >= self._settled_at_ns]
+        clocks = [r.sm_clock_mhz for r in loaded]
+        power = [r.power_w for r in loaded]
         after = sum(1 for item in items if self._complete(item, done))
         sentinels = sorted(self._sentinels)
         return {
@@ -612,7 +616,7 @@ class Stream:
             "power_mean_w": mean(power),
             "power_max_w": extreme(power, max),
             "temperature_max_c": extreme([r.temperature_c for r in readings], max),
-            "throttle_reasons": json.dumps(throttle_shares(readings)),
+            "throttle_reasons": json.dumps(throttle_shares(loaded)),
         }
 
 

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 import yaml
+
 from ladder import schema, stats
+from ladder.emulator import result
 from ladder.manifest import Kernel, canonical, expand, load_all
 from ladder.status import Status
 
@@ -330,6 +332,100 @@ def builds(
     return rows
 
 
+def count(
+    kernel: str,
+    params: Mapping[str, int],
+    values: Mapping[str, float],
+    shape: tuple[int, int, int] = (2048, 2048, 2048),
+    source: str = "emulator",
+    architecture: str | None = None,
+    status: Status = Status.OK,
+    detail: str | None = None,
+) -> list[Row]:
+    """Rows of `counters` that one source has of one point."""
+    m, n, k = shape
+    key = {"kernel": kernel, "params": canonical(dict(params)), "m": m, "n": n, "k": k}
+    rest = {"source": source, "architecture": architecture, "status": status, "detail": detail}
+    return [{**key, **rest, "metric": name, "value": value} for name, value in values.items()]
+
+
+def not_emulated(
+    kernel: str, params: Mapping[str, int], status: Status, detail: str, **keys: Any
+) -> Row:
+    """A row of `counters` of a point that the emulator could not run."""
+    (row,) = count(kernel, params, {"emulation": 0.0}, status=status, detail=detail, **keys)
+    return {**row, "value": None}
+
+
+def naive_counts(block_x: int, n: int = 2048) -> dict[str, float]:
+    """What the naive kernel's warps ask for in an N x N x N product, by the source article.
+
+    A warp covers 32 / x rows and x columns of C, x = min(block_x, 32): per k it loads one sector of
+    A a row and x / 8 sectors of B.
+    """
+    columns = min(block_x, 32)
+    rows = 32 // columns
+    warps, moved = n * n // 32, rows + columns // 8
+    useful = 4 * (rows + columns)
+    return {
+        result.GLOBAL_LOAD_REQUESTS: 2.0 * warps * n,
+        result.GLOBAL_LOAD_SECTORS: float(warps * n * moved),
+        result.GLOBAL_STORE_REQUESTS: float(warps),
+        result.GLOBAL_STORE_SECTORS: 4.0 * warps,
+        result.SHARED_LOADS: 0.0,
+        result.SHARED_STORES: 0.0,
+        result.REQUESTED_LOAD_BYTES: 8.0 * n**3,
+        result.REQUESTED_STORE_BYTES: 4.0 * n * n,
+        "bytes_per_load_sector": useful / moved,
+        "redundancy_a": float(n),
+        "redundancy_b": float(n),
+    }
+
+
+def tiled_counts(tile: int, n: int = 2048) -> dict[str, float]:
+    """The same for a kernel that copies square tiles to shared memory, tiles 8 or wider."""
+    fetched = n // tile
+    requests = 2.0 * n * n * fetched / 32
+    return {
+        result.GLOBAL_LOAD_REQUESTS: requests,
+        result.GLOBAL_LOAD_SECTORS: 4.0 * requests,
+        result.SHARED_LOADS: 2.0 * n**3 / 32,
+        result.SHARED_STORES: requests,
+        result.SHARED_LOAD_WAVEFRONTS: 2.0 * n**3 / 32,
+        result.SHARED_STORE_WAVEFRONTS: requests,
+        result.SHARED_LOAD_CONFLICTS: 0.0,
+        result.SHARED_STORE_CONFLICTS: 0.0,
+        result.REQUESTED_LOAD_BYTES: 8.0 * n * n * fetched,
+        "bytes_per_load_sector": 32.0,
+        "redundancy_a": float(fetched),
+        "redundancy_b": float(fetched),
+    }
+
+
+def counted_ladder(kernels: Mapping[str, Kernel]) -> list[Row]:
+    """Rows of `counters` of a healthy ladder: theory, emulator and two architectures."""
+    rows = []
+    for kernel in kernels.values():
+        for params in expand(kernel.manifest.sweep):
+            if not kernel.needs_build:
+                continue
+            naive = "BLOCK_X" in params
+            values = naive_counts(params["BLOCK_X"]) if naive else tiled_counts(params["TILE"])
+            rows += count(kernel.name, params, values)
+            rows += count(kernel.name, params, values, (128, 128, 64))
+            requested = {name: v for name, v in values.items() if name.startswith("requested")}
+            rows += count(kernel.name, params, requested, source="theory")
+            merged = {name: v for name, v in values.items() if name.endswith(".sum")}
+            if not naive:
+                merged[result.SHARED_LOADS] *= 0.625
+                merged[result.SHARED_LOAD_WAVEFRONTS] *= 0.75
+            for architecture in ("sm_90a", "sm_120"):
+                rows += count(
+                    kernel.name, params, merged, source="compiled", architecture=architecture
+                )
+    return rows
+
+
 def full_sweep(
     kernels: Mapping[str, Kernel],
     run: Row,
@@ -377,6 +473,7 @@ def write(
     builds: Iterable[Row] = (),
     points: Iterable[Row] = (),
     samples: Iterable[Row] = (),
+    counters: Iterable[Row] = (),
 ) -> Path:
     """Write the five tables of a result set; returns the folder."""
     for name, rows in (
@@ -384,7 +481,7 @@ def write(
         ("builds", builds),
         ("points", points),
         ("samples", samples),
-        ("counters", ()),
+        ("counters", counters),
     ):
         schema.write(folder / f"{name}.parquet", name, schema.table(schema.TABLES[name], rows))
     return folder
@@ -399,7 +496,14 @@ def typical(
     run = gpu_run(**source)
     points, samples = full_sweep(kernels, run)
     runs = [run, cpu_run()] if replayed else [run]
-    return write(folder, runs=runs, builds=builds(kernels), points=points, samples=samples)
+    return write(
+        folder,
+        runs=runs,
+        builds=builds(kernels),
+        points=points,
+        samples=samples,
+        counters=counted_ladder(kernels),
+    )
 
 
 def with_changes(kernel: Kernel, **changes: Any) -> Kernel:

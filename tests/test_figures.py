@@ -12,11 +12,12 @@ from pathlib import Path
 import matplotlib as mpl
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
+
 import tables_fixture as tf
 from ladder import figures, stats
 from ladder.figures import Results
 from ladder.status import RANKED, Status
-from matplotlib.figure import Figure
 
 KERNELS = tf.repository_kernels()
 NAIVE = {"BLOCK_X": 16, "BLOCK_Y": 16}
@@ -67,7 +68,7 @@ def rc() -> Iterator[None]:
 def test_every_figure_has_all_its_files(typical: Path) -> None:
     records = figures.read_index(typical / "figures")
     names = {record.name for record in records}
-    assert {"ladder", "tflops_by_size", "roofline", "shapes", "cache_modes"} <= names
+    assert {"ladder", "traffic", "tflops_by_size", "roofline", "shapes", "cache_modes"} <= names
     assert {"block_shape_01_naive", "block_shape_02_shared_tile"} <= names
     listed = {name for record in records for name in record.files.values()} | {"figures.json"}
     assert listed == {path.name for path in (typical / "figures").iterdir()}
@@ -286,6 +287,63 @@ def test_intensity_follows_the_manifests_closed_forms(loaded: Results) -> None:
     assert compulsory.tolist() == pytest.approx([4096 / 6] * len(compulsory))
     ridge = table.loc[table["kind"] == "ridge", "flop_per_byte"].iloc[0]
     assert ridge == pytest.approx(tf.PEAK_TFLOPS * 1e3 / 2500)
+
+
+def test_counts_are_drawn_without_times_and_say_who_counted(tmp_path: Path, rc: None) -> None:
+    results = results_of(tmp_path, runs=[tf.cpu_run()], counters=tf.counted_ladder(KERNELS))
+    table = figures.traffic_table(results)
+    assert table["label"].tolist() == [
+        *(
+            "8\u00d732",
+            "16\u00d716",
+            "32\u00d78",
+            "32\u00d732",
+            "64\u00d74",
+            "128\u00d71",
+            "256\u00d71",
+        ),
+        "TILE 32",
+    ]
+    assert table["tflops"].isna().all()
+    square = table[table["label"] == "16\u00d716"].iloc[0]
+    assert square["sectors_per_request"] == 2.0
+    assert square["useful_bytes_per_sector"] == 18.0
+    assert square["bytes_per_flop"] == 2.0
+    for width in (figures.SINGLE_COLUMN_IN, figures.DOUBLE_COLUMN_IN):
+        figure = figures.traffic_figure(table, look_of(results, width))
+        figure.draw_without_rendering()
+        said = words(figure)
+        assert "counted on a CPU, exact" in said
+        assert "TFLOPS" not in said
+        assert not re.search("measured|replayed", said)
+    plan = next(plan for plan in figures.plans(results) if plan.name == "traffic")
+    text = figures.caption(plan, results)
+    assert text.endswith("Counted on a CPU, exact.")
+    assert not re.search("easured|eplayed", text)
+
+
+def test_counts_beside_times_keep_their_origins_apart(loaded: Results, rc: None) -> None:
+    table = figures.traffic_table(loaded)
+    assert table["tflops"].notna().all()
+    said = words(figures.traffic_figure(table, look_of(loaded)))
+    assert "counted on a CPU, exact; TFLOPS measured on Synthetic GPU" in said
+
+
+def test_a_box_is_a_sector_and_its_filling_what_is_used(tmp_path: Path, rc: None) -> None:
+    rows = tf.count("01_naive", WIDE, tf.naive_counts(32))
+    results = results_of(tmp_path, runs=[tf.cpu_run()], counters=rows)
+    figure = figures.traffic_figure(figures.traffic_table(results), look_of(results))
+    boxes = figure.axes[0].patches
+    assert len(boxes) == 2 * 3  # 2.5 sectors, each a filling and an outline
+    filled, outline = boxes[0], boxes[1]
+    assert filled.get_height() / outline.get_height() == pytest.approx(26.4 / 32)
+    assert boxes[5].get_width() == pytest.approx(0.5)
+
+
+def test_faulty_kernels_are_not_drawn(tmp_path: Path) -> None:
+    bad = tf.count("01_naive", NAIVE, tf.naive_counts(16), status=Status.RACE, detail="line 9")
+    results = results_of(tmp_path, runs=[tf.cpu_run()], counters=bad)
+    assert figures.traffic_table(results).empty
 
 
 def test_a_gpu_without_a_datasheet_has_no_bandwidth_roof(tmp_path: Path, rc: None) -> None:

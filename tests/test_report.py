@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+
 import tables_fixture as tf
 from ladder import figures, report
 from ladder.status import EXPLANATIONS, Status
@@ -272,7 +273,11 @@ def sparse_run(folder: Path) -> Path:
         (only_failures, ["No valid timing", "Every point failed", "hung", "did not finish"]),
         (
             only_compiled,
-            ["No valid timing", "Compiled 20 kernel variants", "no NVIDIA GPU answered"],
+            [
+                "No times: no GPU here",
+                "Compiled 20 kernel variants",
+                "none ran, not even on the CPU",
+            ],
         ),
         (one_point, ["The fastest rung at N = 1024 is 1 Naive"]),
         (one_point_without_samples, ["of cuBLAS FP32"]),
@@ -364,6 +369,149 @@ def test_a_tall_ladder_is_told_in_few_sentences(tmp_path: Path) -> None:
 def test_equal_tables_give_an_equal_report(tmp_path: Path) -> None:
     tables = one_point(tmp_path)
     assert rendered(tables).html == rendered(tables).html
+
+
+def without_gpu(folder: Path, counters: list[tf.Row]) -> Page:
+    """The report of a machine that has neither a GPU nor a published result set."""
+    detail = "not measured: no GPU on this machine, and there is no published result set"
+    row = tf.failed("01_naive", Status.SKIPPED_UNSUPPORTED, detail, on_gpu=False)
+    tables = tf.write(
+        folder / "tables",
+        runs=[tf.cpu_run()],
+        builds=tf.builds(KERNELS),
+        points=[row],
+        counters=counters,
+    )
+    figures.draw_all(tables, folder / "figures", KERNELS, tf.gpus_yaml(folder))
+    return rendered(tables, folder / "figures")
+
+
+def section(page: Page, name: str) -> str:
+    """The text of one section."""
+    html = page.html[page.html.index(f'<section id="{name}"') :]
+    return Page(html[: html.index("</section>")] + "</section>").text
+
+
+def test_without_a_gpu_the_first_screen_says_what_was_done_for_real(tmp_path: Path) -> None:
+    page = without_gpu(tmp_path, tf.counted_ladder(KERNELS))
+    first = page.text[: page.text.index("Memory traffic, counted Counted")]
+    assert "Compiled 20 builds, emulated 20 points and found no fault." in first
+    assert "No times: no GPU here and no published set." in first
+    assert first.index("What this machine did") < first.index("What the counts say")
+    assert "16\u00d716 moves the fewest sectors: 1,073,741,824" in first
+    assert "10 points ran whole with all checks; in 10 larger ones a few blocks stand" in first
+    assert "Throughput by matrix size" in section(page, "failures")
+    assert 'id="sizes"' not in page.html
+    for word in ("measured elsewhere", "Nothing can be concluded"):
+        assert word not in page.text
+
+
+def test_the_traffic_section_counts_compares_and_concludes(tmp_path: Path) -> None:
+    text = section(without_gpu(tmp_path, tf.counted_ladder(KERNELS)), "traffic")
+    for said in (
+        "Counted on a CPU, exact",
+        "have the fullest sectors: 26.4 of 32 bytes (82.5 %) useful, but move 25 % more of them",
+        "8\u00d732 and 32\u00d78 move equally many, with 9.6 and 26.4 useful bytes in each",
+        "this result set does not have a time of each",
+        "2 Shared tile (TILE 32) moves 67,108,864 sectors, 16 times fewer than 1 Naive"
+        " (16\u00d716): it fetches each element of A and B 64 instead of 2048 times",
+        "536,870,912 sm_120 and sm_90a: 335,544,320 (\u00d70.625)",
+        "Shared loads in sm_120 and sm_90a: \u00d70.625; nvcc merges the scalar loads",
+        "As compiled (sm_120, sm_90a)",
+        "differs by up to \u221237.5 % known reason, below",
+        "It uses no shared memory.",
+        "18 56.25 %",
+    ):
+        assert said in text, said
+    assert "easured" not in text
+    assert "eplayed" not in text
+
+
+def test_faults_on_the_cpu_are_shown_with_file_and_line(tmp_path: Path) -> None:
+    finding = "02_shared_tile.cu:31: race: a_tile is <written>; thread 0 of block 0"
+    tile = {"TILE": 16}
+    values = tf.tiled_counts(16)
+    bad = tf.count(
+        "02_shared_tile", tile, values, (65, 129, 33), status=Status.RACE, detail=finding
+    )
+    page = without_gpu(tmp_path, [*tf.counted_ladder(KERNELS), *bad])
+    assert "Compiled 20 builds, emulated 21 points and found 1 fault." in page.text
+    assert finding in section(page, "traffic")
+    assert "20 of 21 points" in section(page, "traffic")
+    assert EXPLANATIONS[Status.RACE] in page.text
+    assert "banner tone-bad" in page.html
+
+
+def test_a_machine_without_a_compiler_says_so(tmp_path: Path) -> None:
+    reason = "no g++ or clang++ was found"
+    rows = [
+        tf.not_emulated("01_naive", params, Status.SKIPPED_UNSUPPORTED, reason)
+        for params in (NAIVE, WIDE)
+    ]
+    page = without_gpu(tmp_path, rows)
+    assert "emulated none of 2 points" in page.text
+    assert f"2 points that could not run: {reason}." in section(page, "traffic")
+    assert "No kernel could be counted" in section(page, "traffic")
+
+
+def test_hardware_counters_are_one_more_column(tmp_path: Path) -> None:
+    values = {k: v for k, v in tf.naive_counts(16).items() if k.endswith(".sum")}
+    metric = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
+    measured = {**values, metric: values[metric] * 1.5}
+    rows = [
+        *tf.count("01_naive", NAIVE, tf.naive_counts(16)),
+        *tf.count("01_naive", NAIVE, measured, source="hardware", architecture="sm_90"),
+    ]
+    page = without_gpu(tmp_path, rows)
+    text = section(page, "traffic")
+    assert "Hardware (sm_90)" in text
+    assert "1,073,741,824 hardware sm_90: 1,610,612,736 (\u00d71.50)" in text
+    assert "differs by up to +50.0 % no known reason" in text
+    assert "Hardware counters (sectors" not in page.text
+
+
+def test_a_source_that_gave_nothing_says_why(tmp_path: Path) -> None:
+    row = {
+        **tf.count("01_naive", NAIVE, {"profile": 0.0}, source="hardware", architecture="sm_90")[0],
+        "value": None,
+        "status": Status.NO_PERMISSION,
+        "detail": "ask the administrator",
+    }
+    page = without_gpu(tmp_path, [*tf.count("01_naive", NAIVE, tf.naive_counts(16)), row])
+    assert "ask the administrator" in section(page, "traffic")
+
+
+def test_fewest_sectors_is_held_against_time(tmp_path: Path) -> None:
+    size = (2048, 2048, 2048)
+    pairs = [
+        tf.point("01_naive", NAIVE, size, tflops=5.5),
+        tf.point("01_naive", WIDE, size, tflops=6.6),
+    ]
+    counted = [
+        row
+        for params in (NAIVE, WIDE)
+        for row in tf.count("01_naive", params, tf.naive_counts(params["BLOCK_X"]))
+    ]
+    page = rendered(
+        tf.write(
+            tmp_path / "tables",
+            runs=[tf.gpu_run()],
+            points=[row for row, _ in pairs],
+            samples=[sample for _, samples in pairs for sample in samples],
+            counters=counted,
+        )
+    )
+    assert re.search(
+        r"1 Naive at N = 2048: fewest sectors is not fastest: the fastest is 32\u00d78 with 6\.\d+"
+        r" TFLOPS, against 5\.\d+ of 16\u00d716, although it moves 25 % more sectors; its sectors"
+        r" are the fullest\.",
+        page.text,
+    )
+
+
+def test_a_run_that_counted_nothing_says_so(tmp_path: Path) -> None:
+    page = compared(tmp_path, tf.point("01_naive", NAIVE))
+    assert "Nothing was counted in this run" in section(page, "traffic")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -35,7 +35,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from . import gpus, schema, stats
+from . import gpus, schema, stats, traffic
 from .expressions import ExpressionError, evaluate
 from .manifest import CublasLaunch, Kernel
 from .status import RANKED
@@ -82,6 +82,8 @@ class Results:
     sheet: gpus.Datasheet | None
     others: list[tuple[str, int]] = field(default_factory=list)
     """GPU, driver and cuBLAS of the environments that were left out, and their points."""
+    counted: list[traffic.Point] = field(default_factory=list)
+    """The `counters` table: what theory, emulator, machine code and hardware counted."""
 
     @property
     def ranked(self) -> pd.DataFrame:
@@ -141,6 +143,18 @@ class Results:
             present - set(self.kernels)
         )
 
+    def counted_rungs(self) -> list[str]:
+        """The kernels of the ladder that have counts or were to have them, in order."""
+        present = {point.kernel for point in self.counted if point.lead or point.status}
+        names = [*self.kernels, *sorted(present - set(self.kernels))]
+        return [name for name in names if name in present and self.kind(name) == "rung"]
+
+    def tflops(self) -> dict[traffic.Key, float]:
+        """Throughput with rotating buffers of every point that has a valid time."""
+        rows = self.ranked[self.ranked["cache_mode"] == "rotating"]
+        keys = zip(*(rows[name] for name in ("kernel", "params", "m", "n", "k")), strict=True)
+        return dict(zip(keys, rows["tflops"], strict=True))
+
     def rungs(self) -> list[str]:
         """The kernels of the ladder in order, without baselines."""
         return [name for name in self.order() if self.kind(name) == "rung"]
@@ -153,8 +167,8 @@ class Results:
 def load_results(tables_dir: Path, kernels: Mapping[str, Kernel], gpus_path: Path) -> Results:
     """Read a result set; a table without a file is empty.
 
-    If the points come from several GPUs, drivers or cuBLAS versions, those of the newest run are
-    kept and the others are named in `Results.others`: such numbers are never mixed.
+    If the points come from several GPUs, drivers or cuBLAS versions, those of the newest session
+    are kept and the others are named in `Results.others`: such numbers are never mixed.
 
     Raises:
         ValueError: if a file holds another table or another schema version.
@@ -164,12 +178,16 @@ def load_results(tables_dir: Path, kernels: Mapping[str, Kernel], gpus_path: Pat
     points = points.sort_values("measured_at", kind="stable", na_position="first")
     of_run = {run.run_id: _Environment.of(run) for run in runs.itertuples()}
     of_point = [of_run.get(row.run_id) or _Environment.of(row) for row in points.itertuples()]
-    chosen = _newest_environment(list(of_run.values()), of_point)
+    newest = _newest_environment(list(of_run.values()), of_point)
+    # One command may use several cards, each for sizes of its own; they belong together.
+    sessions = {run.session_id for run in runs.itertuples() if of_run[run.run_id] == newest}
+    together = runs[runs["session_id"].isin(sessions) & runs["session_id"].notna()]
+    chosen = {newest, *(of_run[run_id] for run_id in together["run_id"])} - {None}
     # Rows without a GPU were refused by the plan, whatever the GPU.
-    here = [environment in (chosen, None) for environment in of_point]
-    left_out = Counter(environment for environment in of_point if environment not in (chosen, None))
-    own_runs = [run_id for run_id, environment in of_run.items() if environment == chosen]
-    own = runs[runs["run_id"].isin(own_runs)] if chosen is not None else runs
+    here = [environment in chosen or environment is None for environment in of_point]
+    left_out = Counter(item for item in of_point if item is not None and item not in chosen)
+    own_runs = [run_id for run_id, environment in of_run.items() if environment in chosen]
+    own = runs[runs["run_id"].isin(own_runs)] if chosen else runs
     run = as_record(own.iloc[-1]) if len(own) else None
     samples = _frame(
         tables_dir, "samples", [*_KEY, "run_id", "superseded", "phase", "time_per_launch_ns"]
@@ -186,11 +204,8 @@ def load_results(tables_dir: Path, kernels: Mapping[str, Kernel], gpus_path: Pat
         kernels=kernels,
         run=run,
         sheet=gpus.lookup((run or {}).get("gpu_name"), gpus.load(gpus_path)),
-        others=[
-            (environment.describe(), count)
-            for environment, count in sorted(left_out.items())
-            if environment
-        ],
+        others=[(environment.describe(), count) for environment, count in sorted(left_out.items())],
+        counted=traffic.gather(_frame_rows(tables_dir, "counters")),
     )
 
 
@@ -225,6 +240,12 @@ def _frame(folder: Path, name: str, columns: Sequence[str] | None = None) -> pd.
         table = schema.TABLES[name].empty_table().select(list(columns or schema.TABLES[name].names))
     frame: pd.DataFrame = table.to_pandas()
     return frame
+
+
+def _frame_rows(folder: Path, name: str) -> list[dict[str, Any]]:
+    path = folder / f"{name}.parquet"
+    rows: list[dict[str, Any]] = schema.read(path, name).to_pylist() if path.is_file() else []
+    return rows
 
 
 def _newest_environment(
@@ -592,6 +613,80 @@ def cache_modes_table(results: Results) -> pd.DataFrame:
     ]
 
 
+_TRAFFIC_COLUMNS = [
+    "kernel",
+    "series",
+    "params",
+    "label",
+    "m",
+    "n",
+    "k",
+    "source",
+    "requests",
+    "sectors",
+    "sectors_per_request",
+    "useful_bytes_per_sector",
+    "bytes_per_flop",
+    "samples",
+    "tflops",
+]
+
+
+def traffic_table(results: Results) -> pd.DataFrame:
+    """Loads of global memory at the size that most rungs were counted at.
+
+    Every parameter set of the first rung, and of each other rung the fastest one (without times
+    the one of fewest sectors). `bytes_per_flop` counts whole sectors, 32 bytes each, over 2MNK;
+    `tflops` is null where the point has no valid time.
+    """
+    points = traffic.at_size(results.counted, traffic.common_size(results.counted))
+    tflops = results.tflops()
+    records = []
+    for index, kernel in enumerate(results.counted_rungs()):
+        if index == 0:
+            chosen = sorted(
+                (point for point in points if point.kernel == kernel),
+                key=lambda point: params_order(point.params),
+            )
+        else:
+            best_one = traffic.representative(kernel, points, tflops)
+            chosen = [best_one] if best_one else []
+        for point in chosen:
+            requests, moved = traffic.requests(point), traffic.sectors(point)
+            useful = traffic.useful_bytes(point.counts)
+            if not requests or useful is None or point.lead is None:
+                continue
+            records.append(
+                {
+                    "kernel": kernel,
+                    "series": results.title(kernel),
+                    "params": point.params,
+                    "label": params_label(point.params),
+                    "m": point.m,
+                    "n": point.n,
+                    "k": point.k,
+                    "source": point.lead.kind,
+                    "requests": requests,
+                    "sectors": moved,
+                    "sectors_per_request": moved / requests,
+                    "useful_bytes_per_sector": useful,
+                    "bytes_per_flop": traffic.SECTOR_BYTES * moved / (2 * math.prod(point.size)),
+                    "samples": _samples_of(results, point.key),
+                    "tflops": tflops.get(point.key),
+                }
+            )
+    return pd.DataFrame(records, columns=_TRAFFIC_COLUMNS).astype({"tflops": float})
+
+
+def _samples_of(results: Results, key: traffic.Key) -> float | None:
+    rows = results.ranked
+    rows = rows[rows["cache_mode"] == "rotating"]
+    names = ("kernel", "params", "m", "n", "k")
+    for name, value in zip(names, key, strict=True):
+        rows = rows[rows[name] == value]
+    return float(rows["samples"].iloc[0]) if len(rows) else None
+
+
 def _with_series(results: Results, rows: pd.DataFrame) -> pd.DataFrame:
     """`rows` in the ladder's order, with the columns `kind`, `series` and `best`."""
     position = {name: index for index, name in enumerate(results.order())}
@@ -640,7 +735,7 @@ def series_styles(results: Results) -> dict[str, SeriesStyle]:
     """A colour, marker and dash for every kernel; rungs keep theirs when others are added after."""
     styles = {}
     index = 0
-    for name in results.order():
+    for name in dict.fromkeys([*results.order(), *results.counted_rungs()]):
         kind = results.kind(name)
         if kind == "reference":
             style = SeriesStyle(INK, "o", "")
@@ -727,7 +822,8 @@ def _figure(look: Look, height_in: float, legend: Sequence[Line2D] = ()) -> Figu
     longest = max((len(str(handle.get_label())) for handle in legend), default=0)
     columns = max(1, min(len(legend), int(look.width_in / (0.45 + 0.056 * longest))))
     rows = math.ceil(len(legend) / columns)
-    bottom = _MARK_IN + rows * _LEGEND_ROW_IN + (0.05 if rows else 0.0)
+    mark_in = _MARK_IN + 0.11 * look.mark.count("\n")
+    bottom = mark_in + rows * _LEGEND_ROW_IN + (0.05 if rows else 0.0)
     height_in += bottom - _MARK_IN
     figure = Figure(figsize=(look.width_in, height_in), layout="constrained")
     FigureCanvasAgg(figure)
@@ -739,7 +835,7 @@ def _figure(look: Look, height_in: float, legend: Sequence[Line2D] = ()) -> Figu
         box = figure.legend(
             handles=list(legend),
             loc="lower left",
-            bbox_to_anchor=(0, _MARK_IN / height_in),
+            bbox_to_anchor=(0, mark_in / height_in),
             ncols=columns,
             handlelength=2.2,
             columnspacing=1.4,
@@ -1438,6 +1534,180 @@ def cache_modes(table: pd.DataFrame, look: Look) -> Figure:
     return figure
 
 
+COUNTED_BY = {
+    "emulator": "counted on a CPU, exact",
+    "compiled": "counted from machine code on a CPU, exact",
+    "hardware": "counted by the GPU's hardware counters",
+}
+"""How a source counted, as every figure with its numbers says."""
+
+
+def counted_mark(table: pd.DataFrame, mark: str) -> str:
+    """The mark of a figure of counts: who counted, and whose the times beside them are."""
+    words = "; ".join(COUNTED_BY.get(str(kind), str(kind)) for kind in table["source"].unique())
+    return f"{words}; TFLOPS {mark}" if table["tflops"].notna().any() else words
+
+
+def traffic_figure(table: pd.DataFrame, look: Look) -> Figure:
+    """What an average load of a warp moves and uses, and what that adds up to.
+
+    Columns as `traffic_table` gives them. A box is a sector of 32 bytes, its filled part the bytes
+    that some lane asked for; beside it the sectors of the whole product and, where every row has
+    one, the throughput.
+    """
+    if table.empty:
+        return message_figure(look, "No kernel was counted: no emulation in this result set.")
+    timed = bool(table["tflops"].notna().any())
+    mark = counted_mark(table, look.mark)
+    mark = mark.replace("; TFLOPS", ";\nTFLOPS") if look.narrow else mark
+    look = replace(look, mark=mark, replayed=look.replayed and timed)
+    rows: list[pd.Series | str] = []
+    for name, group in table.groupby("series", sort=False):
+        rows += [str(name), *(row for _, row in group.iterrows())]
+    height = 0.62 + sum(0.19 if isinstance(row, str) else 0.27 for row in rows)
+    figure = _figure(look, height, _traffic_handles())
+    widths = [3.4, 1.5, 1.1] if timed else [3.4, 1.7]
+    panels = figure.subplots(1, len(widths), sharey=True, width_ratios=widths)
+    at, y = [], 0.0
+    for row in rows:
+        step = 0.7 if isinstance(row, str) else 1.0
+        at.append(y + step / 2)
+        y += step
+    _draw_sectors(panels[0], rows, at, look)
+    billions = table["sectors"].max() >= 1e9
+    scale, unit = (1e9, "billions") if billions else (1e6, "millions")
+    _draw_amounts(
+        panels[1], rows, at, look, "sectors", scale, "Sectors in all," + _break(look) + unit
+    )
+    if timed:
+        _draw_amounts(panels[2], rows, at, look, "tflops", 1.0, "TFLOPS")
+    labels = [row if isinstance(row, str) else row["label"] or "\u2013" for row in rows]
+    if look.narrow:
+        labels = ["\n".join(textwrap.wrap(text, 14)) for text in labels]
+    panels[0].set_yticks(at, labels)
+    for tick, row in zip(panels[0].get_yticklabels(), rows, strict=True):
+        tick.set_fontweight("bold" if isinstance(row, str) else "normal")
+    panels[0].set_ylim(y, -0.1)
+    return figure
+
+
+def _break(look: Look) -> str:
+    return "\n" if look.narrow else " "
+
+
+def _traffic_handles() -> list[Line2D]:
+    def square(fill: str, edge: str, label: str) -> Line2D:
+        return Line2D(
+            [],
+            [],
+            linestyle="none",
+            marker="s",
+            markersize=6,
+            markerfacecolor=fill,
+            markeredgecolor=edge,
+            markeredgewidth=0.8,
+            label=label,
+        )
+
+    return [
+        square(INK, INK, "bytes that the warp uses"),
+        square("none", MUTED, "rest of the 32-byte sector, moved for nothing"),
+    ]
+
+
+def _style(look: Look, series: str) -> SeriesStyle:
+    return look.styles.get(series, SeriesStyle(MUTED, "o", ""))
+
+
+def _draw_sectors(
+    axes: Axes, rows: Sequence[pd.Series | str], at: Sequence[float], look: Look
+) -> None:
+    """Boxes as wide as a sector, filled from below by the share that is used."""
+    gap = 0.16 if look.narrow else 0.07
+    most = max(row["sectors_per_request"] for row in rows if not isinstance(row, str))
+    for row, y in zip(rows, at, strict=True):
+        if isinstance(row, str):
+            continue
+        colour = _style(look, row["series"]).colour
+        share = row["useful_bytes_per_sector"] / traffic.SECTOR_BYTES
+        left, high = row["sectors_per_request"], 0.66
+        start = 0
+        while left > 1e-9:
+            wide = min(1.0, left) - (gap if left >= 1 else 0.0)
+            bottom = y + high / 2
+            for part, fill in ((share, colour), (1.0, "none")):
+                axes.add_patch(
+                    mpl.patches.Rectangle(
+                        (start, bottom - part * high),
+                        max(wide, 0.02),
+                        part * high,
+                        facecolor=fill,
+                        edgecolor=colour if fill == "none" else "none",
+                        linewidth=0.8,
+                        zorder=3,
+                    )
+                )
+            start, left = start + 1, left - 1
+        axes.annotate(
+            _traffic_words(row, look),
+            xy=(row["sectors_per_request"], y),
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=6.2 if look.narrow else 6.8,
+        )
+    room = 0.42
+    axes.set_xlim(0, most / (1 - room))
+    axes.set_title("One load of a warp" + (":\n" if look.narrow else ": ") + "the sectors it moves")
+    axes.set_xlabel("sectors" if look.narrow else "Sectors per request, on average")
+    axes.xaxis.set_major_locator(FixedLocator(range(math.ceil(most) + 1)))
+    axes.grid(visible=False)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+
+
+def _traffic_words(row: pd.Series, look: Look) -> str:
+    sectors, useful = row["sectors_per_request"], row["useful_bytes_per_sector"]
+    if look.narrow:
+        return f"{sectors:.3g} \u00d7 {useful:.3g} B"
+    return f"{sectors:.3g} \u00d7 32 B, {useful:.3g} of 32 used"
+
+
+def _draw_amounts(
+    axes: Axes,
+    rows: Sequence[pd.Series | str],
+    at: Sequence[float],
+    look: Look,
+    column: str,
+    scale: float,
+    title: str,
+) -> None:
+    """Bars with their values at the end."""
+    values = [
+        (row, y, row[column] / scale)
+        for row, y in zip(rows, at, strict=True)
+        if not isinstance(row, str) and pd.notna(row[column])
+    ]
+    top = max(value for *_, value in values)
+    for row, y, value in values:
+        colour = _style(look, row["series"]).colour
+        axes.barh(y, value, height=0.5, color=colour, linewidth=0, zorder=3)
+        axes.annotate(
+            _short(value),
+            xy=(value, y),
+            xytext=(3, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=6.2 if look.narrow else 6.8,
+        )
+    axes.set_xlim(0, top * (1.9 if look.narrow else 1.35))
+    axes.set_title(title)
+    axes.xaxis.set_major_locator(FixedLocator([0]))
+    axes.grid(visible=False)
+    axes.tick_params(axis="y", length=0, labelleft=False)
+    axes.spines["bottom"].set_visible(False)
+
+
 # --- captions, files, index ---------------------------------------------------------------------
 
 
@@ -1448,7 +1718,7 @@ class FigureRecord:
     name: str
     title: str
     category: str
-    """Section of the report: ladder, sizes, sweeps or theory."""
+    """Section of the report: ladder, traffic, sizes, sweeps or theory."""
     caption: str
     """What is drawn, units, how to read it, number of samples, GPU, driver, date, origin."""
     alt: str
@@ -1470,6 +1740,8 @@ class _Plan:
     draw: Callable[[pd.DataFrame, Look], Figure]
     explanation: str
     alt: str
+    counted: bool = False
+    """Whether it shows counts, which need no GPU, with times at most beside them."""
 
 
 def plans(results: Results) -> Iterator[_Plan]:
@@ -1485,6 +1757,22 @@ def plans(results: Results) -> Iterator[_Plan]:
         " most rungs have, in TFLOPS (2MNK flop over the median time) and percent of cuBLAS FP32"
         " (dashed line). The dark stroke at a bar's end is the median's 95 % interval.",
         _alt_values(table, "Bars of TFLOPS"),
+    )
+    table = traffic_table(results)
+    size = shape_label(*table.iloc[0][["m", "n", "k"]]) if len(table) else ""
+    yield _Plan(
+        "traffic",
+        "What a load of a warp moves, and what of it is used",
+        "traffic",
+        table,
+        traffic_figure,
+        f"Loads of global memory at N = {size}, for every parameter set of the first rung and the"
+        " best of each other. A warp's 32 lanes load together: one request. Memory answers in"
+        " sectors of 32 bytes (boxes), whole ones only; the filled part are the bytes that some"
+        " lane asked for. Few boxes and full boxes are both good. Right of them, the sectors of the"
+        " whole product: how often the rung asks at all.",
+        _alt_traffic(table),
+        counted=True,
     )
     table = tflops_by_size_table(results)
     fastest = table[table["best"].fillna(False).astype(bool)]
@@ -1576,6 +1864,15 @@ def _alt_values(
     return f"{start}: {'; '.join(values)}." if values else "No data."
 
 
+def _alt_traffic(table: pd.DataFrame) -> str:
+    parts = [
+        f"{row.series} {row.label} {row.sectors_per_request:.3g} sectors per request,"
+        f" {row.useful_bytes_per_sector:.3g} of 32 bytes used, {row.sectors:.3g} sectors in all"
+        for row in table.itertuples()
+    ]
+    return f"Boxes for sectors, filled by use: {'; '.join(parts)}." if parts else "No data."
+
+
 def _alt_ranges(table: pd.DataFrame, start: str, column: str) -> str:
     parts = [
         f"{name} {group[column].min():.3g} to {group[column].max():.3g} %"
@@ -1589,11 +1886,19 @@ def caption(plan: _Plan, results: Results) -> str:
     mark = origin(results)
     mark = f"{mark[0].upper()}{mark[1:]}."
     if plan.table.empty:
-        return f"Nothing could be drawn: no valid time for this figure. {mark}"
+        wanted = "counts in this result set" if plan.counted else "valid time for this figure"
+        return f"Nothing could be drawn: no {wanted}. {mark}"
+    if plan.counted:
+        words = counted_mark(plan.table.assign(tflops=np.nan), "")
+        text = f"{plan.explanation} {words[0].upper()}{words[1:]}."
+        if plan.table["tflops"].isna().all():
+            return text
+        plan = replace(plan, explanation=f"{text} TFLOPS:", table=plan.table.dropna())
     counts = plan.table["samples"].dropna()
     low, high = int(counts.min()), int(counts.max())
     size = f"{low}" if low == high else f"{low} to {high}"
-    return f"{plan.explanation} Medians of n = {size} samples. {mark}"
+    medians = "medians" if plan.counted else "Medians"
+    return f"{plan.explanation} {medians} of n = {size} samples. {mark}"
 
 
 def save(figure: Figure, stem: Path) -> dict[str, str]:

@@ -6,7 +6,9 @@ needs no network and, but for sorting its tables, no script.
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +20,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from . import figures, stats
+from . import figures, stats, traffic
 from .figures import Results
 from .manifest import Kernel
 from .status import EXPLANATIONS, RANKED, Status
@@ -51,6 +53,8 @@ class Grid:
     rows: Sequence[Sequence[Cell]]
     caption: str
     numeric: Sequence[bool] = field(default_factory=list)
+    dense: bool = False
+    """Whether headings may wrap, so that many columns fit."""
 
 
 def render(
@@ -101,13 +105,15 @@ def page(results: Results, figures_dir: Path) -> dict[str, Any]:
         "ladder": _ladder_grid(results, ladder),
         "ladder_note": _ladder_note(results, ladder),
         "findings": findings(results, ladder),
-        "figures": _figure_views(figures_dir),
+        "timeless": _timeless(results),
+        "traffic": traffic_view(results),
+        "figures": (views := _figure_views(figures_dir)),
         "builds": _builds_grid(results),
         "builds_note": _builds_note(results),
         "checks": _checks_grid(results),
         "statuses": _status_grid(results),
         "failures": _failures_grid(results),
-        "not_measured": _not_measured(results),
+        "not_measured": _not_measured(results, views),
         "others": [f"{name}: {_count(count, 'point')}" for name, count in results.others],
         "conditions": _conditions(results),
         "provenance": _provenance(results),
@@ -191,7 +197,8 @@ def _local_run(results: Results) -> dict[str, Any] | None:
 def _subtitle(results: Results) -> str:
     ranked = results.ranked
     if ranked.empty:
-        return "No valid timing in this result set."
+        done = _done_here(results) if _timeless(results) else ""
+        return done or "No valid timing in this result set."
     dates = results.points["measured_at"].dropna()
     when = f" on {_day(dates.max())}" if len(dates) else ""
     counted = _count(len(ranked), "valid timing")
@@ -212,6 +219,17 @@ def _banner(results: Results) -> dict[str, str] | None:
             "text": f"No timing on this page comes from this machine. All were measured on "
             f"{results.gpu_name}, driver {driver}, {when}, and are shown again here.",
         }
+    if _timeless(results):
+        outcomes = {traffic.outcome(point) for point in traffic.emulated(results.counted)}
+        ran = bool(outcomes - {"skipped"})
+        made = ["compiled for the GPUs named below"] if len(results.builds) else []
+        made += ["run on the CPU and checked"] if ran else []
+        text = f"All else on this page was made here: the kernels were {_listed(made)}."
+        if not ran:
+            start = "The kernels were compiled, but none" if made else "No kernel"
+            text = f"{start} ran, not even on the CPU."
+        tone = "bad" if "fault" in outcomes else "plain"
+        return {"tone": tone, "head": f"{_why_no_times(results)}.", "text": text}
     if results.ranked.empty:
         head = "Nothing was measured" if results.points.empty else "No valid timing"
         text = (
@@ -229,12 +247,54 @@ def _banner(results: Results) -> dict[str, str] | None:
     return None
 
 
+def _timeless(results: Results) -> bool:
+    """Whether this machine has no GPU, nothing was replayed, and yet it did something."""
+    no_gpu = not (results.run or {}).get("gpu_name") and not results.replayed
+    did_something = len(results.builds) > 0 or bool(traffic.emulated(results.counted))
+    return no_gpu and results.ranked.empty and did_something
+
+
+def _why_no_times(results: Results) -> str:
+    """In one line; the reason that most points give, where it is not the usual one."""
+    reasons = results.points["detail"].dropna()
+    common = str(reasons.mode().iloc[0]) if len(reasons) else ""
+    start = "not measured: no GPU on this machine, and "
+    why = common.removeprefix(start) if common.startswith(start) else ""
+    if not why or why == "there is no published result set":
+        return "No times: no GPU here and no published set"
+    return f"No times: no GPU here, and {why}"
+
+
+def _done_here(results: Results) -> str:
+    """What a machine without a GPU did, counted, in one sentence."""
+    good = int(results.builds["status"].isin(RANKED).sum())
+    asked = traffic.emulated(results.counted)
+    run = [point for point in asked if traffic.outcome(point) != "skipped"]
+    faulty = sum(traffic.outcome(point) == "fault" for point in run)
+    parts = [f"Compiled {_count(good, 'build')}"] if len(results.builds) else []
+    if run:
+        parts.append(f"{'emulated' if parts else 'Emulated'} {_count(len(run), 'point')}")
+        parts.append(f"found {_count(faulty, 'fault') if faulty else 'no fault'}")
+    elif asked:
+        parts.append(f"{'emulated' if parts else 'Emulated'} none of {_count(len(asked), 'point')}")
+    return f"{_listed(parts)}." if parts else ""
+
+
+def _gpu(results: Results) -> str | None:
+    """The GPU's name, and how many cards took part; "none" where nothing was timed."""
+    name = (results.run or {}).get("gpu_name")
+    if not name:
+        return "none" if _timeless(results) else None
+    cards = results.points["gpu_uuid"].nunique()
+    return f"{name}, {cards} cards, each size on one" if cards > 1 else name
+
+
 def _facts(results: Results) -> list[tuple[str, str]]:
     """What was measured on what, when and how: label and value."""
     run = results.run or {}
     peak, sheet = results.peak_tflops, results.sheet
     facts: list[tuple[str, str | None]] = [
-        ("GPU", run.get("gpu_name")),
+        ("GPU", _gpu(results)),
         (
             "SMs, compute capability",
             _joined(run.get("gpu_sm_count"), run.get("gpu_compute_capability")),
@@ -252,9 +312,19 @@ def _facts(results: Results) -> list[tuple[str, str]]:
         ("SM clock in the run", _range_of(run, "sm_clock", "MHz", 4)),
         ("Power", _power(run)),
         ("Measured" if run.get("gpu_name") else "Run", _moment(run.get("started_at"))),
+        ("Host", _joined(run.get("host_os")) if _timeless(results) else None),
+        ("Emulated", _emulated_fact(results)),
         ("Protocol", f"version {run['protocol_version']}" if run.get("protocol_version") else None),
     ]
     return [(label, str(value)) for label, value in facts if value not in (None, "\u2013")]
+
+
+def _emulated_fact(results: Results) -> str | None:
+    asked = traffic.emulated(results.counted)
+    if not asked:
+        return None
+    right = sum(traffic.outcome(point) == "right" for point in asked)
+    return f"{right} of {_count(len(asked), 'point')} right"
 
 
 def _joined(*values: Any) -> str | None:
@@ -303,7 +373,11 @@ def _this_machine(results: Results) -> list[str]:
         sentences.append(sentence + (f"; {_count(bad, 'build')} failed." if bad else "."))
     else:
         sentences.append("Nothing was compiled: the builds table is empty.")
-    if _local_run(results) is not None and (results.replayed or results.ranked.empty):
+    if traffic.emulated(results.counted):
+        sentences += _emulation_summary(results)
+        sentences += _machine_code_summary(results)
+    without_times = results.replayed or results.ranked.empty
+    if _local_run(results) is not None and without_times and not _timeless(results):
         sentences.append(
             "Nothing was measured, because no NVIDIA GPU answered on this machine or"
             " measuring was switched off (gpu.use)."
@@ -429,6 +503,7 @@ def findings(results: Results, ladder: pd.DataFrame) -> list[str]:
         *_summit(results, ladder),
         *_steps(ladder),
         *_naive_shapes(results),
+        *_sectors_and_time(results),
         *_odd_sizes(results),
         *_tf32(results),
     ]
@@ -525,6 +600,19 @@ def _naive_shapes(results: Results) -> list[str]:
     ]
 
 
+def _sectors_and_time(results: Results) -> list[str]:
+    """Whether the parameter set of fewest sectors is the fastest, if both are known."""
+    size, tflops = traffic.common_size(results.counted), results.tflops()
+    points = traffic.at_size(results.counted, size)
+    for name in results.counted_rungs():
+        lesson = traffic.lesson(name, points, tflops)
+        if size is not None and lesson is not None and lesson.fastest is not None:
+            words = _fastest_words(lesson, tflops)
+            where = f"{results.title(name)} at N = {figures.shape_label(*size)}"
+            return [f"{where}: {words[0].lower()}{words[1:]}"]
+    return []
+
+
 def _odd_sizes(results: Results) -> list[str]:
     """What the fastest rung loses where a power of two minus one does not fill its tiles."""
     rows = figures.squares(results.ranked)
@@ -569,6 +657,589 @@ def _tf32(results: Results) -> list[str]:
     return [f"{text}. It is shown apart and never ranked with the FP32 kernels."]
 
 
+# --- memory traffic -----------------------------------------------------------------------------
+
+_KINDS = {
+    "theory": "Theory",
+    "emulator": "Emulator",
+    "compiled": "As compiled",
+    "hardware": "Hardware",
+}
+_ROWS_SIDE_BY_SIDE = 200
+"""Up to this many rows of a rung are shown with every source."""
+
+
+def traffic_view(results: Results) -> dict[str, Any]:
+    """The section on memory traffic: sentences, tables and notes, all from `counters`."""
+    size = traffic.common_size(results.counted)
+    asked = traffic.emulated(results.counted)
+    return {
+        "intro": _traffic_intro(results),
+        "lesson": (lesson := lesson_sentences(results, size)),
+        "headline": [*lesson[:2], *lesson[-1:]] if len(lesson) > 3 else lesson,
+        "summary": _emulation_summary(results),
+        "checks": _emulation_grid(results, asked),
+        "problems": _emulation_problems(results, asked),
+        "rungs": [_rung_view(results, name, size) for name in results.counted_rungs() if size],
+    }
+
+
+def _traffic_intro(results: Results) -> str:
+    leads = {point.lead.kind for point in results.counted if point.lead}
+    if "emulator" in leads:
+        return (
+            "Counted on a CPU, exact: the emulator ran the kernels' own source and counted what"
+            " each warp asks of memory. No cache is modelled and no time follows from it."
+        )
+    if leads:
+        return "Counted, but not by the emulator, which did not run the kernels here."
+    if traffic.emulated(results.counted):
+        return "No kernel could be counted; the reasons are below."
+    return (
+        "Nothing was counted in this run: the emulator did not run (emulator.use), and no"
+        " hardware counters were read."
+    )
+
+
+def _emulation_summary(results: Results) -> list[str]:
+    """What came of the points that the emulator was asked for."""
+    asked = traffic.emulated(results.counted)
+    if not asked:
+        return []
+    by_outcome: dict[str, list[traffic.Point]] = {}
+    for point in asked:
+        by_outcome.setdefault(traffic.outcome(point), []).append(point)
+    right = by_outcome.get("right", [])
+    sets = {(point.kernel, point.params) for point in asked}
+    of = (
+        f" ({_count(len({p.kernel for p in asked}), 'rung')}, {_count(len(sets), 'parameter set')},"
+        f" {_count(len({p.size for p in asked}), 'size')})"
+    )
+    sentences = []
+    if len(right) == len(asked):
+        sentences.append(
+            f"Ran {'the' if len(asked) == 1 else 'all'} {_count(len(asked), 'point')}{of} on the"
+            " CPU: every result is right, and there is no finding: nothing out of bounds, no race,"
+            " no uninitialised read, no misaligned access, no divergent barrier."
+        )
+    else:
+        sentences.append(f"{len(right)} of {_count(len(asked), 'point')}{of} are right on the CPU.")
+        for name, words in (
+            ("fault", "with a fault"),
+            ("inexact", "without exact counts"),
+            ("skipped", "that could not run"),
+        ):
+            own = by_outcome.get(name, [])
+            if own:
+                reasons = sorted({str(point.detail or point.status) for point in own})
+                more = f" and {len(reasons) - 2} more" if len(reasons) > 2 else ""
+                sentences.append(
+                    f"{_count(len(own), 'point')} {words}: {'; '.join(reasons[:2])}{more}."
+                )
+    whole = sum(_whole(results, point) for point in right)
+    if right:
+        sampled = len(right) - whole
+        text = f"{_count(whole, 'point')} ran whole with all checks"
+        if sampled:
+            text += (
+                f"; in {sampled} larger {'one' if sampled == 1 else 'ones'} a few blocks stand for"
+                " the grid, with the same checks"
+            )
+        sentences.append(f"{text}.")
+    return sentences
+
+
+def _machine_code_summary(results: Results) -> list[str]:
+    sources = [source for point in results.counted for source in point.values]
+    counted = sum(source.kind == "compiled" for source in sources)
+    names = sorted({source.architecture for source in sources if source.kind == "compiled"})
+    if not counted:
+        return []
+    return [f"Counted the same points in the machine code for {_listed(names)}."]
+
+
+def _whole(results: Results, point: traffic.Point) -> bool:
+    params = {name: int(value) for name, value in _json(point.params).items()}
+    return traffic.ran_whole(point, results.kernels.get(point.kernel), params)
+
+
+def _emulation_grid(results: Results, asked: Sequence[traffic.Point]) -> Grid | None:
+    """Outcome by rung and size."""
+    rows = []
+    groups: dict[tuple[str, tuple[int, int, int]], list[traffic.Point]] = {}
+    for point in asked:
+        groups.setdefault((point.kernel, point.size), []).append(point)
+    order = {name: index for index, name in enumerate(results.kernels)}
+    for (kernel, size), points in sorted(
+        groups.items(), key=lambda item: (order.get(item[0][0], len(order)), item[0])
+    ):
+        right = [point for point in points if traffic.outcome(point) == "right"]
+        run = [point for point in points if traffic.ran(point)]
+        whole = sum(_whole(results, point) for point in run)
+        how = "not at all" if not run else "whole" if whole == len(run) else "sample of blocks"
+        if 0 < whole < len(run):
+            how = f"{whole} whole, {len(run) - whole} as sample of blocks"
+        bad = sorted({str(p.status) for p in points if traffic.outcome(p) != "right"})
+        faulty = any(traffic.outcome(point) == "fault" for point in points)
+        rows.append(
+            [
+                Cell(results.title(kernel)),
+                Cell("\u00d7".join(str(side) for side in size), math.prod(size)),
+                Cell(str(len(points)), len(points), True),
+                Cell(how),
+                Cell(
+                    "all" if len(right) == len(points) else f"{len(right)} of {len(points)}",
+                    len(right) / len(points),
+                    tone="good" if len(right) == len(points) else "bad" if faulty else "warn",
+                ),
+                Cell("none" if not bad else ", ".join(bad), tone="bad" if faulty else ""),
+            ]
+        )
+    heads = ["Rung", "M\u00d7N\u00d7K", "Parameter sets", "Ran", "Right", "Other statuses"]
+    text = (
+        "Every kernel's own source, run on the CPU and checked: result against the FP64 product,"
+        " bounds, races, uninitialised reads, alignment, barriers."
+    )
+    return Grid(heads, rows, text, [False, False, True, False, False, False]) if rows else None
+
+
+def _emulation_problems(results: Results, asked: Sequence[traffic.Point]) -> Grid | None:
+    """Faults and points that could not run or be counted, equal reasons together."""
+    groups: dict[tuple[str, str, str, str], list[traffic.Point]] = {}
+    for point in asked:
+        if traffic.outcome(point) != "right":
+            reason = str(point.detail or "\u2013")
+            key = (str(point.status), point.kernel, point.params, reason)
+            groups.setdefault(key, []).append(point)
+    rows = [
+        [
+            Cell(status, tone="bad" if traffic.outcome(points[0]) == "fault" else "warn"),
+            Cell(results.title(kernel)),
+            Cell(figures.params_label(params) or "\u2013"),
+            Cell(", ".join(figures.shape_label(*point.size) for point in points)),
+            Cell(reason[:400]),
+        ]
+        for (status, kernel, params, reason), points in sorted(groups.items())
+    ]
+    heads = ["Status", "Rung", "Parameters", "Sizes", "Finding or reason"]
+    text = "What the emulator found or could not run; findings with file and line."
+    return Grid(heads, rows, text, [False] * 5) if rows else None
+
+
+def lesson_sentences(results: Results, size: tuple[int, int, int] | None) -> list[str]:
+    """Which parameter set moves the fewest sectors, which fills them best, which is fastest."""
+    rungs = results.counted_rungs()
+    points = sorted(
+        traffic.at_size(results.counted, size),
+        key=lambda point: figures.params_order(point.params),
+    )
+    if not rungs or size is None:
+        return []
+    tflops, sentences = results.tflops(), []
+    first = next((name for name in rungs if any(p.kernel == name for p in points)), "")
+    lesson = traffic.lesson(first, points, tflops)
+    if lesson:
+        sentences += _lesson_words(results, lesson, size, tflops)
+    sentences += _fetches(results, rungs, points, tflops)
+    return sentences
+
+
+def _lesson_words(
+    results: Results,
+    lesson: traffic.Lesson,
+    size: tuple[int, int, int],
+    tflops: Mapping[traffic.Key, float],
+) -> list[str]:
+    def useful(point: traffic.Point) -> str:
+        value = traffic.useful_bytes(point.counts)
+        return "unknown" if value is None else _plain_number(value)
+
+    def share(point: traffic.Point) -> str:
+        value = traffic.useful_bytes(point.counts) or 0.0
+        return f"{_plain_number(100 * value / traffic.SECTOR_BYTES)} %"
+
+    few, full = lesson.fewest[0], lesson.fullest[0] if lesson.fullest else None
+    noun = "block shape" if '"BLOCK_' in few.params else "parameter set"
+    per_request = traffic.sectors_per_request(few.counts)
+    start = f"At N = {figures.shape_label(*size)}"
+    where = f"of the {_count(len(lesson.points), noun)} of {results.title(lesson.kernel)}"
+    everywhere = len(lesson.fewest) == len(lesson.points)
+    text = (
+        f"{start} the {_count(len(lesson.points), noun)} of {results.title(lesson.kernel)} all"
+        f" move {integer(traffic.sectors(few))} sectors"
+        if everywhere
+        else f"{start}, {where}, {_sets(lesson.fewest)} moves the fewest sectors:"
+        f" {integer(traffic.sectors(few))}"
+    )
+    if len(lesson.fewest) > 1 and not everywhere:
+        text = text.replace(" moves the", " move the", 1)
+    if per_request is not None:
+        text += f", {_plain_number(per_request)} per request"
+    if not everywhere and full is not None and len({useful(p) for p in lesson.fewest}) == 1:
+        text += f", with {useful(few)} of 32 bytes ({share(few)}) useful"
+    sentences = [f"{text}."]
+    if full is not None and full not in lesson.fewest:
+        more = traffic.sectors(full) / traffic.sectors(few) - 1
+        verb, moves = ("has", "moves") if len(lesson.fullest) == 1 else ("have", "move")
+        sentences.append(
+            f"{_sets(lesson.fullest)} {verb} the fullest sectors: {useful(full)} of 32 bytes"
+            f" ({share(full)}) useful, but {moves} {_plain_number(100 * more)} % more of them."
+        )
+    elif full is not None and not everywhere:
+        sentences.append(f"Its sectors are the fullest, too: {useful(full)} of 32 bytes useful.")
+    if lesson.alike:
+        worse, better = lesson.alike
+        sentences.append(
+            f"The number of sectors alone does not tell sets apart: {_sets([worse])} and"
+            f" {_sets([better])} move equally many, with {useful(worse)} and {useful(better)}"
+            " useful bytes in each."
+        )
+    sentences.append(_fastest_words(lesson, tflops))
+    return sentences
+
+
+def _fastest_words(lesson: traffic.Lesson, tflops: Mapping[traffic.Key, float]) -> str:
+    top = lesson.fastest
+    if top is None:
+        return (
+            "Which of them is fastest, counts do not say, and this result set does not have a"
+            " time of each at this size."
+        )
+    speed = f"{_sets([top])} with {number(tflops[top.key])} TFLOPS"
+    if lesson.fewest_is_fastest:
+        return f"The fastest, {speed}, is among those that move the fewest sectors."
+    few = max(lesson.fewest, key=lambda point: tflops[point.key])
+    more = traffic.sectors(top) / traffic.sectors(few) - 1
+    text = (
+        f"Fewest sectors is not fastest: the fastest is {speed}, against"
+        f" {number(tflops[few.key])} of {_sets([few])}, although it moves"
+        f" {_plain_number(100 * more)} % more sectors"
+    )
+    return f"{text}; its sectors are the fullest." if top in lesson.fullest else f"{text}."
+
+
+def _fetches(
+    results: Results,
+    rungs: Sequence[str],
+    points: Sequence[traffic.Point],
+    tflops: Mapping[traffic.Key, float],
+) -> list[str]:
+    """How each rung's best set lowers the fetches of an element and the sectors."""
+    chosen = [
+        point
+        for name in rungs
+        if (point := traffic.representative(name, points, tflops)) and traffic.sectors(point)
+    ]
+    sentences = []
+    for before, after in itertools.pairwise(chosen):
+        ratio = traffic.sectors(before) / traffic.sectors(after)
+        if math.isclose(ratio, 1.0, rel_tol=0.01):
+            continue
+        factor = f"{_plain_number(ratio if ratio > 1 else 1 / ratio)} times"
+        text = (
+            f"{results.title(after.kernel)} ({_sets([after])}) moves"
+            f" {integer(traffic.sectors(after))} sectors, {factor}"
+            f" {'fewer' if ratio > 1 else 'more'} than {results.title(before.kernel)}"
+            f" ({_sets([before])})"
+        )
+        names = ("redundancy_a", "redundancy_b")
+        now, then = ([p.counts.get(name) for name in names] for p in (after, before))
+        if None not in (*now, *then):
+            text += f": it fetches {_redundancy(now, then)} times"
+        sentences.append(f"{text}.")
+    return sentences[:_STEPS_IN_WORDS]
+
+
+def _redundancy(now: Sequence[float | None], then: Sequence[float | None]) -> str:
+    (a, b), (a_then, b_then) = ([_plain_number(v or 0.0) for v in pair] for pair in (now, then))
+    if (a, a_then) == (b, b_then):
+        return f"each element of A and B {a} instead of {a_then}"
+    return f"each element of A {a} instead of {a_then} and of B {b} instead of {b_then}"
+
+
+def _sets(points: Sequence[traffic.Point], limit: int = 6) -> str:
+    ordered = sorted(points, key=lambda point: figures.params_order(point.params))
+    names = [figures.params_label(point.params) or "its only set" for point in ordered]
+    return _listed([*names[:limit], f"{len(names) - limit} more"] if len(names) > limit else names)
+
+
+def _plain_number(value: float) -> str:
+    """Up to two decimals, without trailing zeros."""
+    text = f"{value:,.2f}" if abs(value) >= 10_000 else f"{value:.2f}"
+    return text.rstrip("0").rstrip(".")
+
+
+def _rung_view(results: Results, kernel: str, size: tuple[int, int, int]) -> dict[str, Any]:
+    """One rung's tables at the common size, or at the largest that it has."""
+    own = [point for point in results.counted if point.kernel == kernel]
+    if not traffic.at_size(own, size):
+        size = traffic.common_size(own) or size
+    points = sorted(
+        (point for point in own if point.size == size and (point.lead or point.status)),
+        key=lambda point: figures.params_order(point.params),
+    )
+    title = results.title(kernel)
+    at = f"at M\u00d7N\u00d7K = {size[0]}\u00d7{size[1]}\u00d7{size[2]}"
+    tables = []
+    for name, quantities in (
+        ("global", traffic.GLOBAL_MEMORY),
+        ("shared", traffic.SHARED_MEMORY),
+    ):
+        shown = traffic.columns(quantities, points)
+        if not shown:
+            continue
+        left_out = [q.name for q in quantities if q.shown == "counted" and q not in shown]
+        caption = f"{title}: {name} memory {at}, {_counted_by(points)}."
+        if name == "shared" and left_out:
+            caption += f" None counted: {_listed(left_out)}."
+        tables.append((name, _traffic_grid(points, shown, caption)))
+    uses_shared = any(name == "shared" for name, _ in tables)
+    return {
+        "id": f"traffic-{kernel}",
+        "title": title,
+        "tables": tables,
+        "note": "" if uses_shared or not tables else "It uses no shared memory.",
+        "reasons": _reasons(points),
+        "sources": _sources_grid(points, title, at),
+    }
+
+
+def _counted_by(points: Sequence[traffic.Point]) -> str:
+    kinds = dict.fromkeys(point.lead.kind for point in points if point.lead)
+    return "; ".join(figures.COUNTED_BY.get(kind, kind) for kind in kinds) or "not counted"
+
+
+def _traffic_grid(
+    points: Sequence[traffic.Point], shown: Sequence[traffic.Quantity], caption: str
+) -> Grid:
+    """A row a parameter set, a column a quantity, and a verdict for every other kind of source."""
+    compared = [traffic.compare(point, shown) for point in points]
+    kinds = [kind for kind in traffic.ORDER if _knows_any(kind, points, shown)]
+    rows = []
+    for point, found in zip(points, compared, strict=True):
+        cells = [_set_cell(point)]
+        if point.lead is None:
+            cells.append(Cell("\u2013", note=f"not counted: {point.status}", numeric=True))
+            cells += [Cell("\u2013", None, True) for _ in shown[1:]] + [
+                Cell("\u2013") for _ in kinds
+            ]
+        else:
+            cells += [_quantity_cell(point, quantity, found) for quantity in shown]
+            cells += [_verdict_of(kind, point, found) for kind in kinds]
+        rows.append(cells)
+    heads = [
+        "Parameters",
+        *(quantity.heading for quantity in shown),
+        *(f"{_KINDS[kind]}{_architectures(kind, points)}" for kind in kinds),
+    ]
+    numeric = [False, *(True for _ in shown), *(False for _ in kinds)]
+    return Grid(heads, rows, caption, numeric, dense=True)
+
+
+def _knows_any(
+    kind: str, points: Sequence[traffic.Point], shown: Sequence[traffic.Quantity]
+) -> bool:
+    """Whether a kind of source counted any of the quantities, or says why it did not."""
+    return any(
+        (source.kind == kind and any(q.of(counts) is not None for q in shown))
+        for point in points
+        for source, counts in point.values.items()
+        if source != point.lead
+    ) or any(source.kind == kind for point in points for source in point.missing if point.lead)
+
+
+def _architectures(kind: str, points: Sequence[traffic.Point]) -> str:
+    names = sorted(
+        {
+            source.architecture
+            for point in points
+            for source in [*point.values, *point.missing]
+            if source.kind == kind and source.architecture
+        }
+    )
+    return f" ({', '.join(names)})" if names else ""
+
+
+def _set_cell(point: traffic.Point) -> Cell:
+    return Cell(figures.params_label(point.params) or "\u2013")
+
+
+def _quantity_cell(
+    point: traffic.Point,
+    quantity: traffic.Quantity,
+    found: Mapping[traffic.Source, list[traffic.Difference] | None],
+) -> Cell:
+    """The lead source's number; below it those of sources that say otherwise."""
+    value = quantity.of(point.counts)
+    notes = []
+    if quantity.form == "useful" and value is not None:
+        notes.append(f"{_plain_number(100 * value / traffic.SECTOR_BYTES)}\u202f%")
+    others: dict[tuple[float, str], list[traffic.Source]] = {}
+    for source, differences in found.items():
+        for item in differences or ():
+            if item.quantity is quantity:
+                ratio = "" if item.ratio is None else f" (\u00d7{number(item.ratio)})"
+                others.setdefault((item.value, ratio), []).append(source)
+    for (other, ratio), sources in others.items():
+        notes.append(f"{_source_names(sources)}: {_quantity_text(quantity, other)}{ratio}")
+    tone = "warn" if others else ""
+    text = _quantity_text(quantity, value)
+    return Cell(text, _sortable(value), True, "; ".join(notes), tone)
+
+
+def _quantity_text(quantity: traffic.Quantity, value: float | None) -> str:
+    if value is None:
+        return "\u2013"
+    if quantity.form == "count":
+        return f"{int(value):,}"
+    if quantity.form == "bytes":
+        return _bytes(value)
+    return f"{_plain_number(value)}\u00d7" if quantity.form == "times" else _plain_number(value)
+
+
+def _bytes(value: float) -> str:
+    for scale, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if value >= scale:
+            return number(value / scale, 4, unit)
+    return number(value, 4, "B")
+
+
+def _source_names(sources: Iterable[traffic.Source]) -> str:
+    """`sm_90a` alone stands for machine code, which is the usual other source."""
+    return _listed(
+        source.architecture
+        if source.kind == "compiled"
+        else f"{_KINDS.get(source.kind, source.kind).lower()} {source.architecture}".strip()
+        for source in sources
+    )
+
+
+def _verdict_of(
+    kind: str,
+    point: traffic.Point,
+    found: Mapping[traffic.Source, list[traffic.Difference] | None],
+) -> Cell:
+    """Equal, or how far apart, for all sources of a kind together."""
+    own = {s: d for s, d in found.items() if s.kind == kind and d is not None}
+    absent = [reason for source, reason in point.missing.items() if source.kind == kind]
+    if not own:
+        return Cell("\u2013", note="; ".join(absent))
+    differences = [item for items in own.values() for item in items]
+    if not differences:
+        return Cell("equal", 0.0, note="; ".join(absent), tone="good")
+    worst = max(differences, key=lambda item: abs((item.ratio or 0.0) - 1))
+    away = "" if worst.ratio is None else f" by up to {_signed_percent(worst.ratio)}"
+    known = all(item.reason for item in differences)
+    return Cell(
+        f"differs{away}",
+        abs((worst.ratio or 0.0) - 1),
+        note="; ".join(["known reason, below" if known else "no known reason", *absent]),
+        tone="warn" if known else "bad",
+    )
+
+
+def _signed_percent(ratio: float) -> str:
+    """How far a ratio is from one: \u221237.5 %."""
+    away = 100 * (ratio - 1)
+    sign = "\u2212" if away < 0 else "+"
+    return f"{sign}{number(abs(away), 3)} %"
+
+
+def _reasons(points: Sequence[traffic.Point]) -> list[str]:
+    """Where sources differ and why, equal differences of several parameter sets together."""
+    quantities = [*traffic.GLOBAL_MEMORY, *traffic.SHARED_MEMORY]
+    groups: dict[tuple[str, str, str], dict[str, dict[traffic.Source, None]]] = {}
+    for point in points:
+        for source, differences in traffic.compare(point, quantities).items():
+            for item in differences or ():
+                if not item.quantity.metric:
+                    continue  # a ratio follows from its parts
+                apart = (
+                    f"{_quantity_text(item.quantity, item.value)} against 0"
+                    if item.ratio is None
+                    else f"\u00d7{number(item.ratio)}"
+                )
+                key = (item.quantity.name, apart, item.reason or "no known reason")
+                sets = groups.setdefault(key, {})
+                sets.setdefault(point.params, {})[source] = None
+    total = sum(point.lead is not None for point in points)
+    sentences = []
+    for (name, apart, why), sets in groups.items():
+        names = [figures.params_label(params) for params in sets]
+        who = "" if len(sets) == total else f" for {_listed(names)}"
+        sources = list(dict.fromkeys(source for found in sets.values() for source in found))
+        start = f"{name[0].upper()}{name[1:]}"
+        sentences.append(f"{start} in {_source_names(sources)}: {apart}{who}; {why}.")
+    idle: dict[tuple[str, float], list[str]] = {}
+    for point in points:
+        for source, kind, count in traffic.idle_accesses(point):
+            label = f"{figures.params_label(point.params)} in {_source_names([source])}".strip()
+            idle.setdefault((kind, count), []).append(label)
+    for (kind, count), where in idle.items():
+        sentences.append(
+            f"Shared {kind} that were issued but never executed: {integer(count)}"
+            f" ({_listed(where)}); ptxas adds accesses whose predicate is never true, which only"
+            " smsp__inst_executed_op_shared counts."
+        )
+    return sentences
+
+
+def _known(difference: traffic.Difference | None) -> str:
+    if difference is None:
+        return ""
+    return "known reason, above" if difference.reason else "no known reason"
+
+
+def _sources_grid(points: Sequence[traffic.Point], title: str, at: str) -> Grid | None:
+    """Every counter of every parameter set with a column a source; differing ones first."""
+    sources = sorted({s for point in points for s in point.values}, key=lambda item: item.rank)
+    if len(sources) < 2:
+        return None
+    quantities = [*traffic.GLOBAL_MEMORY, *traffic.SHARED_MEMORY]
+    same: list[list[Cell]] = []
+    apart: list[list[Cell]] = []
+    for point in points:
+        if point.lead is None:
+            continue
+        found = [
+            item for items in traffic.compare(point, quantities).values() for item in items or ()
+        ]
+        found.sort(key=lambda item: abs((item.ratio or 0.0) - 1))
+        differing = {item.quantity.name: item for item in found}  # the one furthest apart
+        for quantity in quantities:
+            values = [quantity.of(point.values.get(source, {})) for source in sources]
+            known = [value for value in values if value is not None]
+            if len(known) < 2 or not any(known) or not quantity.metric:
+                continue
+            worst = differing.get(quantity.name)
+            text = "equal"
+            if worst is not None:
+                text = "differs" if worst.ratio is None else _signed_percent(worst.ratio)
+            row = [
+                _set_cell(point),
+                Cell(quantity.name, note=quantity.metric),
+                *(Cell("\u2013" if v is None else f"{v:,.0f}", _sortable(v), True) for v in values),
+                Cell(text, tone="warn" if worst else "good", note=_known(worst)),
+            ]
+            (apart if worst else same).append(row)
+    rows = [*apart, *same]
+    if not rows:
+        return None
+    left_out = len(rows) - _ROWS_SIDE_BY_SIDE
+    more = f" {_count(left_out, 'row')} of equal counts left out." if left_out > 0 else ""
+    heads = [
+        "Parameters",
+        "Counter",
+        *(f"{_KINDS.get(s.kind, s.kind)} {s.architecture}".strip() for s in sources),
+        "Verdict",
+    ]
+    caption = (
+        f"{title}: every source side by side {at}; relative differences are to the emulator.{more}"
+    )
+    numeric = [False, False, *(True for _ in sources), False]
+    return Grid(heads, rows[:_ROWS_SIDE_BY_SIDE], caption, numeric, dense=True)
+
+
 # --- figures ------------------------------------------------------------------------------------
 
 _THEMED = {
@@ -583,6 +1254,7 @@ _TITLES = {
     "sizes": "Sizes, shapes and caches",
     "sweeps": "Parameter sweeps",
     "theory": "Roofline",
+    "traffic": "Memory traffic, counted",
 }
 
 
@@ -600,7 +1272,12 @@ def _figure_views(figures_dir: Path) -> list[dict[str, Any]]:
             )
         groups.setdefault(record.category, []).append({"record": record, **views})
     return [
-        {"key": key, "title": _TITLES.get(key, key), "figures": items}
+        {
+            "key": key,
+            "title": _TITLES.get(key, key),
+            "figures": items,
+            "empty": all(item["record"].empty for item in items),
+        }
         for key, items in groups.items()
     ]
 
@@ -767,25 +1444,29 @@ def _share_cell(values: pd.Series) -> Cell:
 def _status_grid(results: Results) -> Grid | None:
     counts = results.points["status"].value_counts()
     build_counts = results.builds["status"].value_counts()
+    emulated = [point.status for point in traffic.emulated(results.counted)]
     rows = []
     for status in Status:
         points, builds = int(counts.get(status, 0)), int(build_counts.get(status, 0))
-        if points or builds:
+        on_cpu = emulated.count(status.value)
+        if points or builds or on_cpu:
             rows.append(
                 [
                     Cell(status.value, tone="good" if status in RANKED else "bad"),
                     Cell(str(points), points, True),
                     Cell(str(builds), builds, True),
+                    *([Cell(str(on_cpu), on_cpu, True)] if emulated else []),
                     Cell(EXPLANATIONS[status]),
                 ]
             )
-    heads = ["Status", "Points", "Builds", "What it means"]
+    extra = ["Emulated"] if emulated else []
+    heads = ["Status", "Points", "Builds", *extra, "What it means"]
     return (
         Grid(
             heads,
             rows,
             "Every point and build by outcome. Only ok and ok_noisy feed figures and rankings.",
-            [False, True, True, False],
+            [False, True, True, *(True for _ in extra), False],
         )
         if rows
         else None
@@ -824,7 +1505,7 @@ def _failures_grid(results: Results, limit: int = 400) -> Grid | None:
     )
 
 
-def _not_measured(results: Results) -> list[str]:
+def _not_measured(results: Results, views: Sequence[Mapping[str, Any]] = ()) -> list[str]:
     """What a reader might expect here and does not get, with the reason."""
     missing = []
     if results.ranked.empty:
@@ -846,10 +1527,14 @@ def _not_measured(results: Results) -> list[str]:
         )
     if results.sheet is None and results.run is not None and results.run.get("gpu_name"):
         missing.append(f"Datasheet lines: config/gpus.yaml has no row for {results.gpu_name}.")
-    missing.append(
-        "Hardware counters (sectors, requests, bank conflicts): they come from a separate"
-        " profiling run, which is not part of this report."
-    )
+    if not any(source.kind == "hardware" for p in results.counted for source in p.values):
+        missing.append(
+            "Hardware counters (sectors, requests, bank conflicts): they come from a separate"
+            " profiling run, which is not part of this report."
+        )
+    empty = [item["record"].title for view in views if view["empty"] for item in view["figures"]]
+    if empty:
+        missing.append(f"Figures that need times: {_listed(empty)}.")
     missing.append("DRAM bandwidth: the roofline's dashed roof is the datasheet's value.")
     return missing
 
@@ -1008,6 +1693,11 @@ GLOSSARY: list[tuple[str, str]] = [
         "Warps resident on an SM as a share of the most it can hold; limited by registers,"
         " shared memory, threads or blocks. More of it hides latency, but is no goal in itself.",
     ),
+    (
+        "Redundancy",
+        "How often the threads of a launch ask for an element of A or B on average. Tiles in shared"
+        " memory and registers lower it.",
+    ),
     ("Request", "One load or store instruction of one warp."),
     (
         "Rotating, hot, cold",
@@ -1032,4 +1722,9 @@ GLOSSARY: list[tuple[str, str]] = [
     ),
     ("TFLOPS", "10\u00b9\u00b2 floating-point operations per second: 2MNK over the median time."),
     ("Warp", "32 threads that execute together."),
+    (
+        "Wavefront",
+        "One pass of a shared-memory request over the 32 banks. A request of 4 bytes a lane takes"
+        " one; what it takes beyond its width is bank conflicts.",
+    ),
 ]

@@ -2,7 +2,7 @@ rule draw_figures:
     input:
         tables=expand("results/{{device}}/{table}.parquet", table=[*TABLES, "counters"]),
         gpus="config/gpus.yaml",
-        code=WORKFLOW / "ladder" / "figures.py",
+        code=[WORKFLOW / "ladder" / f"{name}.py" for name in ("figures", "traffic")],
     output:
         report(
             directory("results/{device}/figures"),
@@ -24,7 +24,7 @@ rule render_report:
     input:
         tables=expand("results/{{device}}/{table}.parquet", table=[*TABLES, "counters"]),
         figures="results/{device}/figures",
-        code=WORKFLOW / "ladder" / "report.py",
+        code=[WORKFLOW / "ladder" / f"{name}.py" for name in ("report", "traffic")],
         template=WORKFLOW / "report" / "report.html.j2",
     output:
         html="results/{device}/report.html",

@@ -218,6 +218,8 @@ def counter_rows(point: EmulatedPoint) -> list[dict[str, Any]]:
             }
         ]
     inexact = point.result.inexact
+    # A fault says more than a count that is not exact.
+    uncounted = inexact is not None and point.correct
     rows = [
         {
             **key,
@@ -225,8 +227,8 @@ def counter_rows(point: EmulatedPoint) -> list[dict[str, Any]]:
             "value": None if inexact else float(value),
             "unit": UNITS[name],
             "source": "emulator",
-            "status": Status.MISSING_METRIC if inexact else point.status,
-            "detail": inexact or point.detail,
+            "status": Status.MISSING_METRIC if uncounted else point.status,
+            "detail": inexact if uncounted else point.detail,
         }
         for name, value in {**point.result.counters, **point.ratios}.items()
     ]

@@ -46,6 +46,11 @@ def planted(tmp_path: Path) -> Path:
         (PLANTED / "unguarded.cu").read_text().replace("k < K", "k < K - 1")
     )
     (folder / "wrong.yaml").write_text(MANIFEST)
+    (folder / "endless.cu").write_text(
+        'extern "C" __global__ void gemm(const float*, const float*, float*, int, int, int) {\n'
+        "    volatile int go = 1;\n    while (go) {}\n}\n"
+    )
+    (folder / "endless.yaml").write_text(MANIFEST)
     return tmp_path
 
 
@@ -101,6 +106,15 @@ def test_a_fault_gives_exit_code_1(
     code = emulate(kernel, "--size", *size, "--cache", str(cache), root=planted)
     assert code == command.FAULT_FOUND
     assert words in capsys.readouterr().out
+
+
+@needs_compiler
+def test_a_loop_that_touches_no_memory_is_given_up(planted: Path, cache: Path) -> None:
+    out = planted / "endless.parquet"
+    size = ("--size", "8", "8", "8", "--cache", str(cache), "--timeout", "3", "--out", str(out))
+    assert emulate("endless", *size, root=planted) == 0
+    (row,) = schema.read(out, "counters").to_pylist()
+    assert row["status"] == Status.TIMEOUT and "3 s" in row["detail"]
 
 
 @needs_compiler

@@ -14,7 +14,7 @@ from .. import schema
 from ..documents import UserError, suggestion
 from ..manifest import Kernel, canonical, expand, load_all, parameter_fault, parse_slug
 from .compiled import CompiledCounts
-from .point import EmulatedPoint, counter_rows, emulate_point
+from .point import EmulatedPoint, counter_rows, emulate_within
 from .result import Site
 from .toolchain import find_compiler
 
@@ -68,6 +68,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cache", type=Path, metavar="PATH", help="where compiled kernels are kept"
     )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="give up on a size after this time (default: 600)",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.add_argument(
         "--out",
@@ -91,7 +98,8 @@ def run(arguments: argparse.Namespace) -> int:
         if min(m, n, k) < 1:
             raise UserError(f"--size {m} {n} {k}: each must be at least 1")
         points.append(
-            emulate_point(
+            emulate_within(
+                arguments.timeout,
                 kernel,
                 params,
                 m,

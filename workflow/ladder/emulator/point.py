@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +148,58 @@ def emulate_point(
         derived(result.counters, result.sites, m, n, k),
         {name: _count(cubin, launch, m, n, k) for name, cubin in (cubins or {}).items()},
     )
+
+
+def emulate_within(
+    limit_s: float,
+    kernel: Kernel,
+    params: Mapping[str, int],
+    m: int,
+    n: int,
+    k: int,
+    **options: Any,
+) -> EmulatedPoint:
+    """`emulate_point` in a process of its own: a hang or a crash costs this point alone.
+
+    The runtime sees every access, and so ends a loop that makes too many; a loop that touches no
+    memory can only be ended from outside.
+
+    Args:
+        limit_s: seconds until the point counts as hung.
+        options: as `emulate_point` takes them.
+
+    Raises:
+        Exception: whatever `emulate_point` raises.
+    """
+    context = multiprocessing.get_context("spawn")  # a fork would copy the locks of threads
+    receiver, sender = context.Pipe(duplex=False)
+    arguments = (sender, options, kernel, params, m, n, k)
+    process = context.Process(target=_send_point, args=arguments, daemon=True)
+    process.start()
+    sender.close()
+    try:
+        if not receiver.poll(limit_s):
+            why = f"no end within {limit_s:g} s; perhaps a loop that touches no memory"
+            return EmulatedPoint(kernel.name, params, m, n, k, Status.TIMEOUT, why)
+        outcome = receiver.recv()
+    except EOFError:
+        process.join()
+        how = f"the emulated kernel ended its process (exit code {process.exitcode})"
+        return EmulatedPoint(kernel.name, params, m, n, k, Status.WORKER_CRASH, how)
+    finally:
+        process.kill()
+        process.join()
+    if isinstance(outcome, Exception):
+        raise outcome
+    assert isinstance(outcome, EmulatedPoint)
+    return outcome
+
+
+def _send_point(sender: Connection, options: Mapping[str, Any], *point: Any) -> None:
+    try:
+        sender.send(emulate_point(*point, **options))
+    except Exception as error:
+        sender.send(error)
 
 
 def _count(cubin: bytes, launch: Launch, m: int, n: int, k: int) -> CompiledCounts | str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
@@ -208,7 +209,7 @@ def test_killing_snakemake_and_its_jobs_loses_at_most_the_point_in_flight(
         time.sleep(0.1)
     kept = visits()
     assert len(kept) >= old + 8
-    subprocess.run(["kill", "-9", f"-{running.pid}"], check=False)
+    os.killpg(running.pid, signal.SIGKILL)
     running.wait()
     time.sleep(0.5)
     project.snakemake("--unlock")

@@ -49,8 +49,8 @@ class ExpressionError(ValueError):
 def _parse(text: str) -> ast.expr:
     try:
         return ast.parse(text, mode="eval").body
-    except SyntaxError as error:
-        raise ExpressionError(f"{text!r} is not an expression: {error.msg}") from None
+    except (SyntaxError, ValueError) as error:  # ValueError: a NUL, before Python 3.12
+        raise ExpressionError(f"{text!r} is not an expression: {error}") from None
     except (RecursionError, MemoryError):
         raise ExpressionError(f"{text[:40]!r}... is nested too deeply") from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -40,6 +41,12 @@ MANIFEST: dict[str, Any] = {
     "idea": "Whatever the test needs.",
     "launch": {"kind": "cuda", "block": [16, 16], "grid": ["cdiv(N, 16)", "cdiv(M, 16)"]},
 }
+
+
+def with_default_signals() -> None:
+    """For `preexec_fn`: a test run in the background hands down ignored signals."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
 
 
 class Project:

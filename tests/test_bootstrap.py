@@ -24,6 +24,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from project import with_default_signals
+
 ENVS = Path(__file__).resolve().parent.parent / "envs"
 REQUIREMENTS = ENVS / "requirements"
 
@@ -387,6 +389,7 @@ class Project:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            preexec_fn=with_default_signals,
         )
 
     def call(self, *command, **environ):

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from ladder.compile import compiler_problem
-from project import GEMM, NAIVE_BODY, QUICK, ROOT, Project
+from project import GEMM, NAIVE_BODY, QUICK, ROOT, Project, with_default_signals
 
 MakeProject = Callable[..., Project]
 
@@ -375,6 +375,7 @@ def test_an_interrupt_keeps_what_is_finished(make_project: MakeProject) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=with_default_signals,
     )
     journal = project.folder / "results/fake-gpu/journal"
     deadline = time.monotonic() + 90

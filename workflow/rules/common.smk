@@ -1,7 +1,7 @@
 # Everything the rules share. Decisions about what to run live in the package `ladder`.
 #
-# No rule has a `conda:` directive, the one finding of `snakemake --lint`: all steps are this project's
-# own package and run in the environment that Snakemake runs in (envs/).
+# Nothing here names a conda environment, the one finding of `snakemake --lint`: all steps are this
+# project's own package and run in the environment that Snakemake runs in (envs/).
 
 import json
 import sys

@@ -467,6 +467,20 @@ def swept_kernels(results: Results) -> list[str]:
     ]
 
 
+_ROOFLINE_SHARED = [
+    "kind",
+    "kernel",
+    "series",
+    "params",
+    "n",
+    "samples",
+    "tflops",
+    "tflops_ci_low",
+    "tflops_ci_high",
+]
+"""What the requested and the compulsory point of a kernel have in common."""
+
+
 def roofline_table(results: Results, size: int | None = None) -> pd.DataFrame:
     """Each kernel's best point at one size by arithmetic intensity, and the roofs.
 
@@ -482,20 +496,7 @@ def roofline_table(results: Results, size: int | None = None) -> pd.DataFrame:
     for _, row in (_with_series(results, best(at_size)) if len(at_size) else at_size).iterrows():
         if row["kind"] == "tf32":
             continue
-        shared = {
-            name: row[name]
-            for name in (
-                "kind",
-                "kernel",
-                "series",
-                "params",
-                "n",
-                "samples",
-                "tflops",
-                "tflops_ci_low",
-                "tflops_ci_high",
-            )
-        }
+        shared = {name: row[name] for name in _ROOFLINE_SHARED}
         requested = _requested_bytes(results.kernels.get(row["kernel"]), row)
         if requested:
             intensity = row["flop"] / requested
@@ -518,20 +519,7 @@ def roofline_table(results: Results, size: int | None = None) -> pd.DataFrame:
             records.append(
                 {"kind": "ridge", "series": "ridge", "tflops": peak, "flop_per_byte": ridge}
             )
-    columns = [
-        "kind",
-        "kernel",
-        "series",
-        "params",
-        "n",
-        "samples",
-        "tflops",
-        "tflops_ci_low",
-        "tflops_ci_high",
-        "traffic",
-        "flop_per_byte",
-        "memory_gb_s",
-    ]
+    columns = [*_ROOFLINE_SHARED, "traffic", "flop_per_byte", "memory_gb_s"]
     return pd.DataFrame(records, columns=columns)
 
 
@@ -1909,6 +1897,11 @@ def save(figure: Figure, stem: Path) -> dict[str, str]:
     """
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # the layout is settled; do not solve it once a format
+    for axes in figure.axes:
+        if axes.get_axes_locator() is None:
+            # The solver's last digits vary from run to run; SVG names clip paths by all of them.
+            x, y, width, height = (round(value, 6) for value in axes.get_position().bounds)
+            axes.set_position((x, y, width, height))
     metadata: dict[str, dict[str, Any]] = {
         "svg": {"Date": None, "Creator": None},
         "pdf": {"CreationDate": None, "Creator": None, "Producer": None},

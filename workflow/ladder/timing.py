@@ -30,8 +30,9 @@ SLOW_KERNEL_SAMPLES = 5
 WALL_CHECK_NS = 10e6
 """Kernels slower than this must agree with the host clock within `WALL_TOLERANCE`."""
 WALL_TOLERANCE = 0.05
-LAUNCH_BOUND_FACTOR = 2.0
-"""A kernel within this factor of an empty one measures the launch, not the arithmetic."""
+LAUNCH_BOUND_FACTOR = 4.0
+"""A kernel within this factor of an empty one measures the launch, not the arithmetic. On an H200
+an empty kernel takes 0.56 us in a graph, products at N = 8 take 1.2 (naive) to 2.0 us (tile)."""
 _CHUNK_NS = 50e6  # device time between two looks at the stop rule
 _CHUNK_SAMPLES = 200
 _REPLANS = 4

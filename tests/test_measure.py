@@ -234,6 +234,18 @@ def test_a_busy_gpu_is_refused_unless_allowed_and_then_marked(make_project: Make
     assert project.table("points")[0]["gpu_shared"] is True
 
 
+def test_a_gpu_on_which_cublas_fails_ends_with_one_clear_line(make_project: MakeProject) -> None:
+    project = make_project(config("01_naive", protocol=QUICK | {"settle_s": 1.0}))
+    project.fake_gpu(faults={"cublas": "illegal_address"})
+    project.pretend_compiled()
+    failed = project.measure(check=False)
+    assert failed.returncode == 2
+    assert "Fake GPU: cuBLAS does not run" in failed.stderr
+    assert "Traceback" not in failed.stderr
+    checks = [record for record in journal(project) if record["type"] == "check"]
+    assert len(checks) == 7, "what was checked before is kept"
+
+
 def test_tf32_variables_do_not_reach_the_worker(make_project: MakeProject) -> None:
     from ladder.device import GpuIdentity
     from ladder.measure import TF32_VARIABLES, worker_environment

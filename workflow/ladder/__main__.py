@@ -105,30 +105,21 @@ def _cmd_compile(arguments: argparse.Namespace) -> int:
 
 def _cmd_measure(arguments: argparse.Namespace) -> int:
     """Check and time every point that is not in the store yet, then write the tables."""
-    from .collect import collect
-    from .gpus import load as load_gpus
     from .measure import measure
 
-    kernels = _kernels(arguments.root)
     interrupted = False
     summaries = []
     try:
         summaries = measure(
             arguments.plan,
-            kernels,
+            _kernels(arguments.root),
             builds_root=arguments.builds,
             out=arguments.out,
             root=arguments.root,
         )
     except KeyboardInterrupt:
         interrupted = True
-    counts = collect(
-        arguments.plan,
-        kernels,
-        builds_root=arguments.builds,
-        out=arguments.out,
-        gpus=load_gpus(arguments.root / GPUS),
-    )
+    counts = _collect(arguments)
     for summary in summaries:
         print(
             f"{summary['points_planned']} points: {summary['points_measured']} measured now, "
@@ -144,19 +135,21 @@ def _cmd_measure(arguments: argparse.Namespace) -> int:
 
 def _cmd_collect(arguments: argparse.Namespace) -> int:
     """Write the tables again from the journals, without measuring."""
+    _print_counts(_collect(arguments))
+    return 0
+
+
+def _collect(arguments: argparse.Namespace) -> dict[str, int]:
     from .collect import collect
     from .gpus import load as load_gpus
 
-    _print_counts(
-        collect(
-            arguments.plan,
-            _kernels(arguments.root),
-            builds_root=arguments.builds,
-            out=arguments.out,
-            gpus=load_gpus(arguments.root / GPUS),
-        )
+    return collect(
+        arguments.plan,
+        _kernels(arguments.root),
+        builds_root=arguments.builds,
+        out=arguments.out,
+        gpus=load_gpus(arguments.root / GPUS),
     )
-    return 0
 
 
 def _cmd_counters(arguments: argparse.Namespace) -> int:

@@ -307,6 +307,8 @@ class Stream:
         return fitting
 
     def _start_worker(self) -> dict[str, Any]:
+        if self._worker:
+            self._worker.close()
         self._restarts += 1
         logs = self._out / "logs"
         logs.mkdir(parents=True, exist_ok=True)
@@ -331,7 +333,12 @@ class Stream:
             return
         spent = 0.0
         while spent < _SETTLE_MOST * protocol.settle_s:
-            reply = self._worker.ask("settle", seconds=_SETTLE_STEP_S, n=protocol.sentinel_size)
+            try:
+                reply = self._worker.ask("settle", seconds=_SETTLE_STEP_S, n=protocol.sentinel_size)
+            except WorkerLost as error:
+                raise UserError(f"{self._gpu.name}: cuBLAS does not run: {error}") from None
+            if reply["status"] != Status.OK:
+                raise UserError(f"{self._gpu.name}: cuBLAS does not run: {reply['detail']}")
             spent += _SETTLE_STEP_S
             self._busy_ns += reply.get("busy_ns", 0.0)
             clocks = [

@@ -439,3 +439,17 @@ def test_a_log_that_lacks_a_number_is_refused_and_never_read_as_zero(lost: str) 
 def test_the_log_of_a_build_does_not_depend_on_how_long_it_took() -> None:
     timed = LOG + "ptxas info    : Compile time = 12.345 ms\n"
     assert compiling._TIMING_LINE.sub("", timed) == LOG
+
+
+def test_an_empty_log_leaves_pythons_shared_bytes_alone() -> None:
+    """NVRTC writes into the caller's buffer; bytes of length one are one object per process."""
+    code = (
+        "from ladder.compile import run_nvrtc\n"
+        "cubin, log = run_nvrtc('__global__ void k() {}', 'k.cu', ['--gpu-architecture=sm_90'])\n"
+        "assert cubin and log == '', log\n"
+        "print(' '.encode().hex(), bytes([32]).hex())\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT / "workflow", capture_output=True, text=True
+    )
+    assert run.stdout.split() == ["20", "20"], run.stderr

@@ -103,15 +103,17 @@ def run_nvrtc(source: str, name: str, options: list[str]) -> tuple[bytes | None,
             program, len(options), [option.encode() for option in options]
         )
         _, size = nvrtc.nvrtcGetProgramLogSize(program)
-        buffer = b" " * size
+        # NVRTC writes into the buffer it is given. An empty log is one byte long, and Python shares
+        # one object among all bytes of length one, so the buffer must never be a `bytes`.
+        buffer = bytearray(size)
         nvrtc.nvrtcGetProgramLog(program, buffer)
         log = buffer.rstrip(b"\x00 \n").decode(errors="replace")
         if compiled != ok:
             return None, log or str(compiled)
         _, size = nvrtc.nvrtcGetCUBINSize(program)
-        cubin = b" " * size
+        cubin = bytearray(size)
         nvrtc.nvrtcGetCUBIN(program, cubin)
-        return cubin, log
+        return bytes(cubin), log
     finally:
         nvrtc.nvrtcDestroyProgram(program)
 

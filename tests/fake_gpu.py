@@ -23,7 +23,7 @@ from ladder.telemetry import Reading
 
 SM_COUNT, CLOCK_MHZ = 132, 1980
 PEAK_FLOP_PER_NS = SM_COUNT * 128 * 2 * CLOCK_MHZ * 1e6 / 1e9
-EFFICIENCY = {"cublas": 0.75, "01_naive": 0.1, "02_shared_tile": 0.15}
+EFFICIENCY = {"cublas": 0.75, "01_naive": 0.1, "03_shared_tile": 0.15}
 LAUNCH_NS = 100_000.0
 
 

@@ -53,7 +53,7 @@ def gpus_yaml(folder: Path) -> Path:
 
 def repository_kernels() -> dict[str, Kernel]:
     """The kernels of the repository that every version of the ladder has."""
-    names = ("01_naive", "02_shared_tile", "cublas_fp32", "cublas_tf32")
+    names = ("01_naive", "03_shared_tile", "cublas_fp32", "cublas_tf32")
     known = load_all(ROOT / "kernels")
     return {name: known[name] for name in names}
 
@@ -64,7 +64,7 @@ def tall_ladder(folder: Path, rungs: int = 14) -> dict[str, Kernel]:
     base = repository_kernels()
     for index in range(1, rungs + 1):
         name = f"{index:02d}_rung"
-        text = base["02_shared_tile"].manifest_path.read_text(encoding="utf-8")
+        text = base["03_shared_tile"].manifest_path.read_text(encoding="utf-8")
         title = f"title: Invented rung with a long title {index}"
         text = text.replace("title: Shared tile", title)
         (folder / f"{name}.yaml").write_text(text, encoding="utf-8")

@@ -169,7 +169,7 @@ def test_the_three_forms_of_a_sweep_give_the_sets_that_the_text_says(example_roo
     (text,) = examples(CONFIG_README, "config")
     config, kernels = resolve(yaml.safe_load(text), example_root, name="example")
     counts = {name: len(config.parameter_sets(kernel)) for name, kernel in kernels.items()}
-    assert counts == {"01_naive": 4, "02_shared_tile": 2, "cublas_fp32": 1}
+    assert counts == {"01_naive": 4, "03_shared_tile": 2, "cublas_fp32": 1}
 
 
 def test_nested_values_on_snakemakes_command_line_are_refused() -> None:
@@ -190,14 +190,14 @@ def test_the_quick_overlay_is_a_small_part_of_the_default() -> None:
 def test_the_readmes_kernel_can_be_planned(example_root: Path) -> None:
     (text,) = examples(README, "config")
     config, kernels = resolve(yaml.safe_load(text), example_root, name="example")
-    points = [item for item in plan_points(config, kernels) if item.point.kernel == "03_mine"]
+    points = [item for item in plan_points(config, kernels) if item.point.kernel == "50_mine"]
     assert len(points) == 4 * 4
     assert not [item for item in points if item.fault]
 
 
 @pytest.mark.skipif(compiler_problem() is not None, reason="no CUDA compiler on this machine")
 def test_the_readmes_kernel_compiles_without_spills(example_root: Path) -> None:
-    kernel = manifests.load_all(example_root / "kernels")["03_mine"]
+    kernel = manifests.load_all(example_root / "kernels")["50_mine"]
     for params in expand(kernel.manifest.sweep):
         row, cubin = compile_build(kernel, params, "sm_90a")
         assert row["status"] == "ok", row["log"]
@@ -229,7 +229,7 @@ def test_the_readmes_kernel_multiplies_correctly(
     example_root: Path, tmp_path: Path, rows: int
 ) -> None:
     # It has no barrier, so its threads may run one after the other, on a CPU.
-    kernel = manifests.load_all(example_root / "kernels")["03_mine"]
+    kernel = manifests.load_all(example_root / "kernels")["50_mine"]
     (tmp_path / "run.cpp").write_text(_ONE_THREAD_AT_A_TIME.format(source=kernel.source_path))
     library = tmp_path / "run.so"
     command = ["g++", "-shared", "-fPIC", "-O1", f"-DROWS={rows}", "-o", str(library)]
@@ -382,7 +382,7 @@ def test_environment_variables_are_explained() -> None:
 # --- links, versions, and what must not be said ---------------------------------------------------
 
 MADE_BY_A_RUN = re.compile(
-    r"results/(?!published/$).*|\.venv.*|kernels/(03_mine|NAME)\..*|kernels/include/.*|my\.yaml"
+    r"results/(?!published/$).*|\.venv.*|kernels/(50_mine|NAME)\..*|kernels/include/.*|my\.yaml"
 )
 """Paths that a run or a user makes. `results/published/` appears with the first published set."""
 

@@ -69,7 +69,7 @@ def test_every_figure_has_all_its_files(typical: Path) -> None:
     records = figures.read_index(typical / "figures")
     names = {record.name for record in records}
     assert {"ladder", "traffic", "tflops_by_size", "roofline", "shapes", "cache_modes"} <= names
-    assert {"block_shape_01_naive", "block_shape_02_shared_tile"} <= names
+    assert {"block_shape_01_naive", "block_shape_03_shared_tile"} <= names
     listed = {name for record in records for name in record.files.values()} | {"figures.json"}
     assert listed == {path.name for path in (typical / "figures").iterdir()}
     for record in records:
@@ -149,7 +149,7 @@ def test_little_data_gives_figures_that_say_so(tmp_path: Path, case: str, rc: No
     elif case == "only failures":
         rows = [
             tf.failed("01_naive", Status.TIMEOUT, "hung"),
-            tf.failed("02_shared_tile", Status.OOM, "full", on_gpu=False),
+            tf.failed("03_shared_tile", Status.OOM, "full", on_gpu=False),
         ]
         results = results_of(tmp_path, runs=[run], points=rows)
     else:
@@ -254,15 +254,15 @@ def test_the_ladder_compares_medians_and_samples(tmp_path: Path) -> None:
     run = tf.gpu_run()
     pairs = [
         tf.point("01_naive", NAIVE, tflops=4.0, run=run),
-        tf.point("02_shared_tile", {"TILE": 16}, tflops=8.0, run=run),
+        tf.point("03_shared_tile", {"TILE": 16}, tflops=8.0, run=run),
         tf.point("cublas_fp32", tflops=16.0, run=run),
     ]
     results = results_of(tmp_path, runs=[run], **points_of(*pairs))
     table = figures.ladder_table(results).set_index("kernel")
     assert table.loc["01_naive", "vs_reference"] == pytest.approx(0.25, rel=0.01)
-    assert table.loc["02_shared_tile", "vs_previous"] == pytest.approx(2.0, rel=0.01)
-    assert table.loc["02_shared_tile", "verdict_previous"] == "faster"
-    assert table.loc["02_shared_tile", "verdict_reference"] == "slower"
+    assert table.loc["03_shared_tile", "vs_previous"] == pytest.approx(2.0, rel=0.01)
+    assert table.loc["03_shared_tile", "verdict_previous"] == "faster"
+    assert table.loc["03_shared_tile", "verdict_reference"] == "slower"
     assert pd.isna(table.loc["cublas_fp32", "vs_reference"])
     assert table.loc["01_naive", "vs_reference_low"] < table.loc["01_naive", "vs_reference"]
     direct = stats.ratio_interval(*([s["time_per_launch_ns"] for s in pairs[i][1]] for i in (2, 0)))
@@ -282,7 +282,7 @@ def test_intensity_follows_the_manifests_closed_forms(loaded: Results) -> None:
     table = figures.roofline_table(loaded)
     requested = table[table["traffic"] == "requested"].set_index("kernel")["flop_per_byte"]
     assert requested["01_naive"] == pytest.approx(2 * 4096 / (8 * 4096 + 4))
-    assert requested["02_shared_tile"] > requested["01_naive"]
+    assert requested["03_shared_tile"] > requested["01_naive"]
     compulsory = table.loc[table["traffic"] == "compulsory", "flop_per_byte"]
     assert compulsory.tolist() == pytest.approx([4096 / 6] * len(compulsory))
     ridge = table.loc[table["kind"] == "ridge", "flop_per_byte"].iloc[0]

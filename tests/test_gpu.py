@@ -129,7 +129,7 @@ def test_every_shipped_kernel_is_right_at_every_awkward_size(make_project: MakeP
     shapes += [[129, 129, 17], [64, 65, 1], [1, 257, 129], [257, 1, 33], [3, 3, 431]]
     settings = {
         "sizes": {"shapes": shapes},
-        "kernels": {name: {} for name in ("01_naive", "02_shared_tile", "cublas_fp32")},
+        "kernels": {name: {} for name in ("01_naive", "03_shared_tile", "cublas_fp32")},
         "protocol": QUICK | {"rounds": 1, "minimum_samples": 5, "maximum_samples": 5},
     }
     project = make_project(settings)

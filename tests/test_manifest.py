@@ -63,7 +63,7 @@ def add_kernel(tmp_path: Path) -> Callable[..., Path]:
 def test_every_shipped_manifest_loads_and_every_source_has_one() -> None:
     files = {path.stem for path in (ROOT / "kernels").glob("*.*")}
     assert set(SHIPPED) == files
-    assert {"01_naive", "02_shared_tile", "cublas_fp32", "cublas_tf32"} <= files
+    assert {"01_naive", "03_shared_tile", "cublas_fp32", "cublas_tf32"} <= files
 
 
 @pytest.mark.parametrize("name", WITH_SOURCE)
@@ -390,6 +390,23 @@ def test_the_hash_of_the_code_includes_the_shared_headers_without_their_comments
     plain = hash_of(tmp_path, CODE, "inline int f() { return 1; }\n")
     assert hash_of(tmp_path, CODE, "// one\ninline int f() { return 1; }\n") == plain
     assert hash_of(tmp_path, CODE, "inline int f() { return 2; }\n") != plain
+
+
+def test_only_headers_that_a_source_includes_belong_to_its_code(tmp_path: Path) -> None:
+    folder = tmp_path / "include"
+    folder.mkdir()
+    (folder / "other.cuh").write_text("inline int g() { return 1; }\n")
+    nested = '#  include "other.cuh"\ninline int f() { return 1; }\n'
+    alone, both = hash_of(tmp_path, CODE), hash_of(tmp_path, CODE, nested)
+    (folder / "other.cuh").write_text("inline int g() { return 2; }\n")
+    assert hash_of(tmp_path, CODE) == alone
+    assert hash_of(tmp_path, CODE, nested) != both
+
+
+def test_headers_that_include_each_other_are_read_once(tmp_path: Path) -> None:
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "other.cuh").write_text('#include "tile.cuh"\n')
+    assert hash_of(tmp_path, CODE, '#include "other.cuh"\n')
 
 
 def test_a_baseline_has_no_hash_and_no_geometry() -> None:

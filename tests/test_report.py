@@ -226,7 +226,7 @@ def no_files(folder: Path) -> Path:
 def only_failures(folder: Path) -> Path:
     rows = [
         tf.failed("01_naive", Status.TIMEOUT, "hung"),
-        tf.failed("02_shared_tile", Status.OOM, "full", on_gpu=False),
+        tf.failed("03_shared_tile", Status.OOM, "full", on_gpu=False),
     ]
     return tf.write(folder / "tables", runs=[tf.gpu_run(end_reason="interrupted")], points=rows)
 
@@ -300,7 +300,7 @@ def test_a_slower_rung_is_called_slower(tmp_path: Path) -> None:
     page = compared(
         tmp_path,
         tf.point("01_naive", NAIVE, tflops=8.0),
-        tf.point("02_shared_tile", {"TILE": 16}, tflops=4.0),
+        tf.point("03_shared_tile", {"TILE": 16}, tflops=4.0),
     )
     assert "2 Shared tile is slower than the one before, 1 Naive: 0.50" in page.text
 
@@ -309,7 +309,7 @@ def test_equal_rungs_are_called_equal(tmp_path: Path) -> None:
     page = compared(
         tmp_path,
         tf.point("01_naive", NAIVE, tflops=8.0, count=400),
-        tf.point("02_shared_tile", {"TILE": 16}, tflops=8.0, count=400),
+        tf.point("03_shared_tile", {"TILE": 16}, tflops=8.0, count=400),
     )
     assert "2 Shared tile is as fast as 1 Naive: " in page.text
 
@@ -428,11 +428,11 @@ def test_the_traffic_section_counts_compares_and_concludes(tmp_path: Path) -> No
 
 
 def test_faults_on_the_cpu_are_shown_with_file_and_line(tmp_path: Path) -> None:
-    finding = "02_shared_tile.cu:31: race: a_tile is <written>; thread 0 of block 0"
+    finding = "03_shared_tile.cu:31: race: a_tile is <written>; thread 0 of block 0"
     tile = {"TILE": 16}
     values = tf.tiled_counts(16)
     bad = tf.count(
-        "02_shared_tile", tile, values, (65, 129, 33), status=Status.RACE, detail=finding
+        "03_shared_tile", tile, values, (65, 129, 33), status=Status.RACE, detail=finding
     )
     page = without_gpu(tmp_path, [*tf.counted_ladder(KERNELS), *bad])
     assert "Compiled 20 builds, emulated 21 points and found 1 fault." in page.text

@@ -60,9 +60,9 @@ def gemm(name: str, params: Mapping[str, int]) -> Gemm:
     if name == "01_naive":
         sides = params["BLOCK_X"], params["BLOCK_Y"]
         return Gemm(RUNGS / "01_naive.cu", sides, sides)
-    if name == "02_shared_tile":
+    if name == "03_shared_tile":
         sides = params["TILE"], params["TILE"]
-        return Gemm(RUNGS / "02_shared_tile.cu", sides, sides)
+        return Gemm(RUNGS / "03_shared_tile.cu", sides, sides)
     if name == "register_tile":
         return Gemm(PLANTED / "register_tile.cu", (64, 64), (64, 1))
     if name == "async_double_buffer":

@@ -106,7 +106,7 @@ def test_the_machine_code_counts_as_the_hardware_does(case: tuple[str, str, int,
     ("kernel", "params"),
     [
         ("01_naive", {"BLOCK_X": 16, "BLOCK_Y": 16}),
-        ("02_shared_tile", {"TILE": 32}),
+        ("03_shared_tile", {"TILE": 32}),
         ("register_tile", {}),
         ("warp_broadcast", {}),
     ],

@@ -33,7 +33,7 @@ from ladder.manifest import Launch
 
 pytestmark = needs_compiler
 
-GEMM = {"01_naive", "02_shared_tile", "register_tile", "async_double_buffer", "warp_broadcast"}
+GEMM = {"01_naive", "03_shared_tile", "register_tile", "async_double_buffer", "warp_broadcast"}
 SASS_LOAD_WAVEFRONTS = "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"
 SASS_STORE_WAVEFRONTS = "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_st.sum"
 ALIASES = {
@@ -53,7 +53,7 @@ SCALAR_SHARED_LOADS = {
 }
 CHANGED_BY_THE_COMPILER = {
     # nvcc merges the scalar shared loads of an unrolled loop into wider ones
-    "02_shared_tile": SCALAR_SHARED_LOADS,
+    "03_shared_tile": SCALAR_SHARED_LOADS,
     "async_double_buffer": SCALAR_SHARED_LOADS
     | {
         # it splits a float4 store through an int index into four
@@ -75,7 +75,7 @@ MERGED_AWAY = {
 ARBITRATION_NOISE = {
     # 1,024 blocks of two warps compete for the L1: its own counters gain some wavefronts that
     # belong to no instruction; the smsp__sass counters of the same run are exact
-    ("02_shared_tile", "TILE=8"): {
+    ("03_shared_tile", "TILE=8"): {
         metric.SHARED_LOAD_CONFLICTS,
         metric.SHARED_STORE_CONFLICTS,
         metric.SHARED_STORE_WAVEFRONTS,
@@ -199,8 +199,8 @@ def test_the_articles_figures_come_out_exactly(
         ("01_naive", {"BLOCK_X": 32, "BLOCK_Y": 8}, (255, 513, 9)),
         ("01_naive", {"BLOCK_X": 3, "BLOCK_Y": 5}, (129, 131, 17)),
         ("01_naive", {"BLOCK_X": 4, "BLOCK_Y": 32}, (320, 96, 12)),
-        ("02_shared_tile", {"TILE": 8}, (129, 257, 20)),
-        ("02_shared_tile", {"TILE": 16}, (192, 192, 64)),
+        ("03_shared_tile", {"TILE": 8}, (129, 257, 20)),
+        ("03_shared_tile", {"TILE": 16}, (192, 192, 64)),
         ("register_tile", {}, (512, 512, 16)),
     ],
 )
@@ -279,7 +279,7 @@ def by_array(sites: list[Site]) -> dict[tuple[str, str, int], list[int]]:
     ("kernel", "params", "size"),
     [
         ("01_naive", {"BLOCK_X": 8, "BLOCK_Y": 32}, (65, 33, 31)),
-        ("02_shared_tile", {"TILE": 16}, (63, 65, 33)),
+        ("03_shared_tile", {"TILE": 16}, (63, 65, 33)),
         ("register_tile", {}, (64, 128, 24)),
         ("async_double_buffer", {"A_PAD": 4}, (128, 64, 48)),
         ("warp_broadcast", {}, (33, 65, 40)),

@@ -76,7 +76,7 @@ def test_two_processes_may_build_at_once(fresh_cache: Path) -> None:
         "import sys; from pathlib import Path; from ladder.emulator import build_library; "
         "print(build_library(Path(sys.argv[1]), {'TILE': 8}, cache=Path(sys.argv[2])).path)"
     )
-    command = [sys.executable, "-c", code, str(RUNGS / "02_shared_tile.cu"), str(fresh_cache)]
+    command = [sys.executable, "-c", code, str(RUNGS / "03_shared_tile.cu"), str(fresh_cache)]
     environment = {**os.environ, "PYTHONPATH": str(RUNGS.parent / "workflow")}
     both = [
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
@@ -138,7 +138,7 @@ def test_libraries_of_both_compilers_live_in_one_process(fresh_cache: Path) -> N
     """They share no state: neither the runtime's nor the kernels' shared arrays."""
     libraries = [
         build_library(
-            RUNGS / "02_shared_tile.cu",
+            RUNGS / "03_shared_tile.cu",
             {"TILE": 8},
             cache=fresh_cache,
             compiler=find_compiler(name),

@@ -191,15 +191,14 @@ class Kernel:
         return self.source_path is not None
 
     def source_sha256(self) -> str | None:
-        """Hash of the code of the source and of every shared header; None without a source.
+        """Hash of the code of the source and of the shared headers in it; None without a source.
 
         Comments and white space do not count: editing a comment changes no result.
         """
         if self.source_path is None:
             return None
-        headers = sorted((self.source_path.parent / "include").glob("**/*.cuh"))
         digest = hashlib.sha256()
-        for path in (self.source_path, *headers):
+        for path in (self.source_path, *included_headers(self.source_path)):
             digest.update(_code(path.read_text(encoding="utf-8")).encode())
             digest.update(b"\0")
         return digest.hexdigest()
@@ -227,6 +226,27 @@ class Kernel:
     def violated_precondition(self, params: Params, m: int, n: int, k: int) -> str | None:
         """The message of the first precondition that the size violates."""
         return _first_violation(self.manifest.preconditions, {**params, "M": m, "N": n, "K": k})
+
+
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
+
+
+def included_headers(source: Path) -> list[Path]:
+    """The headers of `include/` that a source includes, directly or through another, sorted.
+
+    A directive in a comment or behind a condition counts too: one header too many only measures
+    anew, one too few would keep a stale result.
+    """
+    folder = source.parent / "include"
+    found: set[Path] = set()
+    unread = [source]
+    while unread:
+        for name in _INCLUDE.findall(unread.pop().read_text(encoding="utf-8")):
+            header = folder / name
+            if header.is_file() and header not in found:
+                found.add(header)
+                unread.append(header)
+    return sorted(found)
 
 
 _LITERAL_OR_GAP = re.compile(

@@ -6,14 +6,12 @@ does not hold gets a row that says so; nothing is interpolated.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from . import schema
 from .documents import UserError
@@ -64,11 +62,15 @@ def replay(
         )
     source = _PublishedSet(folder) if available else None
     rows: list[dict[str, Any]] = []
+    replayed: dict[tuple[Any, ...], str] = {}
     for point, fault in planned:
         if fault:
             rows.append({**point.row(), "status": str(fault[0]), "detail": fault[1]})
-        else:
-            rows.append(_replayed_row(point, kernels[point.kernel], source))
+            continue
+        row, published_row = _replayed_row(point, kernels[point.kernel], source)
+        rows.append(row)
+        if published_row:
+            replayed[_key_columns(published_row)] = point.kernel
     now = datetime.now(UTC)
     here = run_header(config, root, REPLAYED)
     own = {name: value for name, value in here.items() if name in schema.RUNS.names}
@@ -85,7 +87,7 @@ def replay(
     schema.write(out / "runs.parquet", "runs", runs)
     schema.write(out / "builds.parquet", "builds", read_builds(builds_root))
     schema.write(out / "points.parquet", "points", rows)
-    samples = source.samples(rows) if source else schema.table(schema.SAMPLES, [])
+    samples = source.samples(replayed) if source else schema.table(schema.SAMPLES, [])
     schema.write(out / "samples.parquet", "samples", samples)
     counts: dict[str, int] = {}
     for row in rows:
@@ -94,50 +96,75 @@ def replay(
 
 
 class _PublishedSet:
-    """A folder of `results/published`, indexed by point."""
+    """A folder of `results/published`, indexed by point.
+
+    A measurement belongs to the code that was measured, whatever its file is called now: kernels
+    with a source are found by the hash of their code, baselines by their name.
+    """
 
     def __init__(self, folder: Path):
         self.name = folder.name
         self._folder = folder
-        points = schema.read(folder / "points.parquet", "points").to_pylist()
-        self._points = {_identity(row): row for row in reversed(points)}
+        rows = schema.read(folder / "points.parquet", "points").to_pylist()
+        self._points = {_identity(row): row for row in reversed(rows)}
+        self._names = {_key_columns(row) for row in rows}
 
-    def point(self, point: Point) -> dict[str, Any] | None:
-        return self._points.get(_identity(point.row()))
+    def point(self, point: Point, source_sha256: str | None) -> dict[str, Any] | None:
+        return self._points.get(_identity({**point.row(), "source_sha256": source_sha256}))
+
+    def holds_other_code(self, point: Point) -> bool:
+        """Whether a kernel of this name was measured at this point, with other code."""
+        return _key_columns(point.row()) in self._names
 
     def runs(self, wanted: set[str]) -> list[dict[str, Any]]:
         rows = schema.read(self._folder / "runs.parquet", "runs").to_pylist()
         return [{**row, "source": REPLAYED} for row in rows if row["run_id"] in wanted]
 
-    def samples(self, rows: list[dict[str, Any]]) -> pa.Table:
-        """The samples of the replayed rows."""
+    def samples(self, replayed: Mapping[tuple[Any, ...], str]) -> pa.Table:
+        """The samples of replayed points.
+
+        Args:
+            replayed: the kernel's name now, by the key columns under which it was published.
+        """
         table = schema.read(self._folder / "samples.parquet", "samples")
-        wanted = {json.dumps(_identity(row)) for row in rows if row.get("source") == REPLAYED}
-        columns = ("kernel", "params", "m", "n", "k", "cache_mode")
-        lists = [table[name].to_pylist() for name in columns]
-        keep = [json.dumps(identity) in wanted for identity in zip(*lists, strict=True)]
-        return table.filter(pc.equal(pa.array(keep, pa.bool_()), True))
+        columns = [table[name].to_pylist() for name in _KEY_COLUMNS]
+        names = [replayed.get(key) for key in zip(*columns, strict=True)]
+        keep = pa.array([name is not None for name in names], pa.bool_())
+        kernels = pa.array(names, pa.string()).cast(table.schema.field("kernel").type)
+        renamed = table.set_column(table.schema.get_field_index("kernel"), "kernel", kernels)
+        return renamed.cast(table.schema).filter(keep)
+
+
+_KEY_COLUMNS = ("kernel", "params", "m", "n", "k", "cache_mode")
+
+
+def _key_columns(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in _KEY_COLUMNS)
 
 
 def _identity(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in ("kernel", "params", "m", "n", "k", "cache_mode"))
+    return (row["source_sha256"] or row["kernel"], *_key_columns(row)[1:])
 
 
-def _replayed_row(point: Point, kernel: Kernel, source: _PublishedSet | None) -> dict[str, Any]:
-    def missing(why: str) -> dict[str, Any]:
+def _replayed_row(
+    point: Point, kernel: Kernel, source: _PublishedSet | None
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The row of this run, and the published row that it repeats (None if there is none)."""
+
+    def missing(why: str) -> tuple[dict[str, Any], None]:
         return {
             **point.row(),
             "status": str(Status.SKIPPED_UNSUPPORTED),
             "detail": f"not measured: no GPU on this machine, and {why}",
             "flop": float(point.flop),
             "bytes_min": float(point.bytes_min),
-        }
+        }, None
 
     if source is None:
         return missing("there is no published result set")
-    row = source.point(point)
-    if row is None:
-        return missing(f"the published set {source.name} does not hold this point")
-    if row["source_sha256"] != kernel.source_sha256():
+    row = source.point(point, kernel.source_sha256())
+    if row is not None:
+        return {**row, "kernel": point.kernel, "source": REPLAYED}, row
+    if source.holds_other_code(point):
         return missing(f"the kernel's code is not the one that {source.name} measured")
-    return {**row, "source": REPLAYED}
+    return missing(f"the published set {source.name} does not hold this point")

@@ -1,4 +1,4 @@
-// 02 Shared tile: the block fetches each operand once and shares it.
+// 03 Shared tile: the block fetches each operand once and shares it.
 //
 // Idea         A block of TILE x TILE threads copies a TILE x TILE tile of A and one of B into
 //              shared memory, and every thread then reads its operands from there.

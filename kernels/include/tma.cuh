@@ -20,9 +20,12 @@ static __device__ __forceinline__ void tma_prefetch_descriptor(const TensorMap*)
 // Starts the copy of the map's box whose first element is (row, column) to `shared` (128-byte aligned,
 // rows of the box without gaps). Elements outside the matrix arrive as zeros and count as bytes, so the
 // barrier must always expect the whole box.
+//
+// shared::cta says that the copy goes to this block. With shared::cluster, which older PTX asks for, the
+// code for sm_120 calls a routine of the driver, and ptxas then ignores setmaxnreg.
 static __device__ __forceinline__ void tma_load_2d(void* shared, const TensorMap* map, int column, int row,
                                                    Mbarrier* barrier) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+    asm volatile("cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes"
                  " [%0], [%1, {%2, %3}], [%4];"
                  :: "r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))), "l"(map), "r"(column),
                     "r"(row), "r"(mbarrier_address(barrier)) : "memory");

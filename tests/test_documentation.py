@@ -156,6 +156,12 @@ def test_examples_of_manifests_and_datasheets_are_valid(tmp_path: Path) -> None:
     assert allowed.count(None) == 4
     launch = kernel.launch({"TILE": 16, "STAGES": 2}, 100, 100, 100)
     assert launch and launch.grid == (7, 7, 1) and launch.dynamic_shared_memory_bytes == 4096
+    (text,) = examples(CONFIG_README, "launch")
+    maps = yaml.safe_load(text)
+    sizes = {name: {"description": name} for name in ("BM", "BN", "BK", "STAGES")}
+    changes = {"parameters": sizes, "sweep": [{key: 32 for key in sizes}], "launch": maps}
+    data = example.model_dump() | changes | {"minimum_compute_capability": "9.0"}
+    parse(Manifest, data | {"constraints": [], "theory": {}}, name="example")
     (text,) = examples(CONFIG_README, "gpus")
     (tmp_path / "gpus.yaml").write_text(text)
     assert gpu_sheets.load(tmp_path / "gpus.yaml") == [

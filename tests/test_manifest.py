@@ -139,7 +139,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
         launch(blok=[1]), "launch.blok", "unknown key; did you mean 'block'?",
     ),
     "unknown kind of launch": (
-        launch(kind="opencl"), "launch", "'cuda', 'cublas'",
+        launch(kind="opencl"), "launch", "'cuda', 'cluster', 'tensor_maps', 'cublas'",
     ),
     "four dimensions": (launch(block=[1, 1, 1, 1]), "launch.block", "at most 3 items"),
     "a fraction as a dimension": (launch(block=[1.5]), "launch.block[0]", "found 1.5"),

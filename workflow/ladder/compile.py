@@ -18,10 +18,18 @@ from typing import Any
 
 from . import schema
 from .documents import UserError
-from .manifest import ENTRY_POINT, Kernel, Launch, canonical, compute_capability
+from .manifest import (
+    ENTRY_POINT,
+    Kernel,
+    Launch,
+    TensorMapsLaunch,
+    canonical,
+    compute_capability,
+)
 from .occupancy import occupancy
 from .plan import architecture_fault, block_fault, build_fault
 from .status import Status
+from .tensor_maps import HELPERS
 
 NO_COMPILER = {
     "darwin": "NVIDIA publishes no CUDA compiler for macOS; compile on Linux",
@@ -118,22 +126,41 @@ def run_nvrtc(source: str, name: str, options: list[str]) -> tuple[bytes | None,
         nvrtc.nvrtcDestroyProgram(program)
 
 
-def resources_from_log(log: str) -> dict[str, Any]:
-    """Registers, spills and shared memory that ptxas reports for the entry function.
+def helper_entries(kernel: Kernel) -> frozenset[str]:
+    """The entry functions that a kernel's CUBIN must have beside `gemm`, for its kind of launch."""
+    launch = kernel.manifest.launch
+    return HELPERS if isinstance(launch, TensorMapsLaunch) else frozenset()
+
+
+def resources_from_log(log: str, helpers: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """Registers, spills and shared memory that ptxas reports for `gemm`.
 
     Constant memory is None where the compiler does not report it.
 
+    Args:
+        helpers: entry functions that must be there beside `gemm`.
+
     Raises:
-        ValueError: if the log does not report exactly one entry function, named as it must be.
+        ValueError: if the log does not report exactly the entry functions that it must.
     """
-    entries = _ENTRY.findall(log)
-    spills, registers = _SPILLS.search(log), _REGISTERS.search(log)
-    if entries != [ENTRY_POINT]:
+    # ptxas reports one entry after the other: each begins where it says "Compiling".
+    reports = list(_ENTRY.finditer(log))
+    entries = [report[1] for report in reports]
+    if sorted(entries) != sorted({ENTRY_POINT, *helpers}):
         found = ", ".join(entries) or "none"
+        if helpers:
+            raise ValueError(
+                f'the entry functions must be extern "C" {ENTRY_POINT} and, by '
+                f'#include "prepare.cuh", {" and ".join(sorted(helpers))}; found: {found}'
+            )
         raise ValueError(f'the one entry function must be extern "C" {ENTRY_POINT}; found: {found}')
+    index = entries.index(ENTRY_POINT)
+    end = reports[index + 1].start() if index + 1 < len(reports) else len(log)
+    own = log[reports[index].start() : end]
+    spills, registers = _SPILLS.search(own), _REGISTERS.search(own)
     if spills is None or registers is None:
         raise ValueError(f"the compiler's report of registers and spills is not readable:\n{log}")
-    shared, constant = _SHARED.search(log), _CONSTANT.search(log)
+    shared, constant = _SHARED.search(own), _CONSTANT.search(own)
     return {
         "registers_per_thread": int(registers[1]),
         "stack_frame_bytes": int(spills[1]),
@@ -194,7 +221,7 @@ def compile_build(
         return failed(Status.COMPILE_FAILED, first_error.strip())
 
     try:
-        resources = resources_from_log(log)
+        resources = resources_from_log(log, helper_entries(kernel))
     except ValueError as error:
         return failed(Status.COMPILE_FAILED, str(error))
     # Block and shared memory depend on the parameters alone, so any size serves.

@@ -1,8 +1,12 @@
-"""`device.Device` on a real GPU: CuPy for memory, launches, graphs and events; cuBLAS."""
+"""`device.Device` on a real GPU: CuPy for memory, plain launches, graphs and events; cuBLAS.
+
+Launches with clusters or tensor maps go through `driver`, on CuPy's context and stream.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import math
 import time
 from collections.abc import Callable
 from functools import cache
@@ -12,8 +16,22 @@ import cupy
 import numpy as np
 
 from .device import Event, Launcher, LaunchSpec
+from .driver import (
+    NON_PORTABLE_CLUSTER_SIZE_ALLOWED,
+    DriverError,
+    KernelLaunch,
+    encode_tensor_map,
+)
 from .manifest import ENTRY_POINT
+from .occupancy import PORTABLE_CLUSTER
 from .status import Status
+from .tensor_maps import (
+    ELEMENT_BYTES,
+    HelperLaunch,
+    MappedMatrix,
+    mapped_matrices,
+    workspace_bytes,
+)
 
 # CUresult / cudaError_t numbers; from 700 on the context is lost (except 701, 708 and 709).
 _OUT_OF_MEMORY = 2
@@ -95,6 +113,88 @@ class Cublas:
         return launch
 
 
+class PreparedLaunches:
+    """A launcher through the driver: clusters, tensor maps and the helpers before the kernel.
+
+    What depends on addresses is made at the first launch on them and kept, so that sampling and
+    captures find it ready.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[LaunchSpec, str], Any],
+        stream: int,
+        spec: LaunchSpec,
+        m: int,
+        n: int,
+        k: int,
+    ):
+        """
+        Args:
+            function: gives an entry of the spec's CUBIN as a CuPy kernel.
+            stream: CUstream.
+        """
+        self._spec = spec
+        self._stream = stream
+        self._sizes = [ctypes.c_int(size) for size in (m, n, k)]
+        self._matrices: tuple[MappedMatrix, ...] = ()
+        entries = {ENTRY_POINT}
+        if spec.tensor_maps:
+            self._matrices = mapped_matrices(spec.tensor_maps, m, n, k)
+            entries |= {matrix.helper.entry for matrix in self._matrices if matrix.helper}
+        self._functions = {entry: int(function(spec, entry).kernel.ptr) for entry in entries}
+        # Here, once: neither a sample nor a capture may allocate.
+        self._workspace = cupy.empty(workspace_bytes(spec.tensor_maps, m, n, k), dtype=cupy.uint8)
+        self._ready: dict[tuple[int, int, int], list[KernelLaunch]] = {}
+
+    def __call__(self, a: Any, b: Any, c: Any) -> None:
+        addresses = (a.data.ptr, b.data.ptr, c.data.ptr)
+        if addresses not in self._ready:
+            self._ready[addresses] = self._prepare(*addresses)
+        for enqueue in self._ready[addresses]:
+            enqueue()
+
+    def _prepare(self, a: int, b: int, c: int) -> list[KernelLaunch]:
+        """The launches of one product in order: helpers, then `gemm`."""
+        helpers: list[KernelLaunch] = []
+        maps: list[Any] = []
+        for matrix, address in zip(self._matrices, (a, b), strict=False):
+            if matrix.helper:
+                copy = self._workspace.data.ptr + matrix.workspace_offset
+                helpers.append(self._helper(matrix.helper, address, copy, matrix.pitch))
+                address = copy
+            maps.append(
+                encode_tensor_map(
+                    address,
+                    rows=matrix.rows,
+                    columns=matrix.columns,
+                    pitch_bytes=matrix.pitch * ELEMENT_BYTES,
+                    box=matrix.box,
+                )
+            )
+        inputs = maps or [ctypes.c_void_p(a), ctypes.c_void_p(b)]
+        kernel = KernelLaunch(
+            self._functions[ENTRY_POINT],
+            self._spec.grid,
+            self._spec.block,
+            [*inputs, ctypes.c_void_p(c), *self._sizes],
+            stream=self._stream,
+            dynamic_shared_memory_bytes=self._spec.dynamic_shared_memory_bytes,
+            cluster=self._spec.cluster,
+        )
+        return [*helpers, kernel]
+
+    def _helper(self, helper: HelperLaunch, matrix: int, copy: int, pitch: int) -> KernelLaunch:
+        sizes = [ctypes.c_int(size) for size in (helper.rows, helper.columns, pitch)]
+        return KernelLaunch(
+            self._functions[helper.entry],
+            helper.grid,
+            helper.block,
+            [ctypes.c_void_p(matrix), ctypes.c_void_p(copy), *sizes],
+            stream=self._stream,
+        )
+
+
 class CudaDevice:
     """The first visible GPU. One instance per process; the context is created here."""
 
@@ -117,13 +217,16 @@ class CudaDevice:
     def launcher(self, spec: LaunchSpec, m: int, n: int, k: int) -> Launcher:
         if spec.kind == "cublas":
             return self._cublas.launcher(spec.compute, m, n, k)
-        assert spec.cubin is not None
-        if spec.cubin not in self._modules:
-            self._modules[spec.cubin] = cupy.RawModule(path=spec.cubin)
-        function = self._modules[spec.cubin].get_function(ENTRY_POINT)
+        function = self._function(spec, ENTRY_POINT)
         if spec.dynamic_shared_memory_bytes:
             # Needed as soon as static and dynamic memory together exceed 48 KiB.
             function.max_dynamic_shared_size_bytes = spec.dynamic_shared_memory_bytes
+        if math.prod(spec.cluster or ()) > PORTABLE_CLUSTER:
+            cupy.cuda.driver.funcSetAttribute(
+                function.kernel.ptr, NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1
+            )
+        if spec.kind != "cuda":
+            return PreparedLaunches(self._function, self._stream.ptr, spec, m, n, k)
         sizes = (np.int32(m), np.int32(n), np.int32(k))
 
         def launch(a: Any, b: Any, c: Any) -> None:
@@ -135,6 +238,12 @@ class CudaDevice:
             )
 
         return launch
+
+    def _function(self, spec: LaunchSpec, entry: str) -> Any:
+        assert spec.cubin is not None
+        if spec.cubin not in self._modules:
+            self._modules[spec.cubin] = cupy.RawModule(path=spec.cubin)
+        return self._modules[spec.cubin].get_function(entry)
 
     def batch(self, launches: list[Callable[[], None]]) -> Callable[[], None]:
         self._stream.begin_capture()
@@ -178,7 +287,10 @@ class CudaDevice:
         words = f"{type(error).__name__}: {error}"
         if isinstance(error, cupy.cuda.memory.OutOfMemoryError):
             return Status.OOM, words, False
-        if isinstance(error, cupy.cuda.runtime.CUDARuntimeError | cupy.cuda.driver.CUDADriverError):
+        if isinstance(
+            error,
+            DriverError | cupy.cuda.runtime.CUDARuntimeError | cupy.cuda.driver.CUDADriverError,
+        ):
             code = int(error.status)
             lost = code >= 700 and code not in _RECOVERABLE
             return _STATUS_OF_ERROR.get(code, Status.LAUNCH_FAILED), words, lost

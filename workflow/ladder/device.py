@@ -16,11 +16,11 @@ import sys
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from .config import ExpectedGpu, Gpu
 from .documents import UserError
-from .manifest import compute_capability
+from .manifest import TensorMaps, compute_capability
 from .status import Status
 
 DEVICE_MODULE_VARIABLE = "LADDER_DEVICE_MODULE"
@@ -80,7 +80,10 @@ class Target:
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """How to launch one kernel: a CUBIN with its geometry, or a cuBLAS compute type."""
+    """How to launch one kernel: a CUBIN with its geometry, or a cuBLAS compute type.
+
+    `kind` is that of the manifest's launch.
+    """
 
     kind: str
     cubin: str | None = None
@@ -88,6 +91,26 @@ class LaunchSpec:
     block: tuple[int, int, int] = (1, 1, 1)
     dynamic_shared_memory_bytes: int = 0
     compute: str | None = None
+    cluster: tuple[int, int, int] | None = None
+    tensor_maps: TensorMaps | None = None
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """The inverse of `asdict`, after a journey as JSON, which knows no tuples."""
+        cluster, maps = data["cluster"], data["tensor_maps"]
+        return cls(
+            **{
+                **data,
+                "grid": tuple(data["grid"]),
+                "block": tuple(data["block"]),
+                "cluster": tuple(cluster) if cluster else None,
+                "tensor_maps": TensorMaps(
+                    tuple(maps["a_box"]), tuple(maps["b_box"]), maps["transpose_a"]
+                )
+                if maps
+                else None,
+            }
+        )
 
 
 class Device(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -166,13 +166,16 @@ def _describe(
 ) -> str:
     # Union branches and validators add parts to the location that the file does not have.
     key: Key = ()
+    _, kind_places = _follow(model, fault["loc"])
     for index, part in enumerate(fault["loc"]):
         last = index == len(fault["loc"]) - 1
+        if index in kind_places:
+            continue
         if not _is_union_branch(part) and (last or not lines or (*key, part) in lines):
             key = (*key, part)
     match fault["type"]:
         case "extra_forbidden":
-            fields = _fields_at(model, key[:-1])
+            fields = _fields_at(model, fault["loc"][:-1])
             message = (
                 f"unknown key; {suggestion(str(key[-1]), fields)}" if fields else "unknown key"
             )
@@ -204,20 +207,38 @@ def _is_union_branch(part: str | int) -> bool:
     )
 
 
-def _fields_at(model: type[BaseModel], key: Key) -> list[str]:
-    """The field names that are valid below `key`, or [] where the model holds free names."""
+def _follow(model: type[BaseModel], location: Key) -> tuple[Any, set[int]]:
+    """What a fault's location leads to: an annotation, None where the user chooses the names.
+
+    Also the places at which the location names a kind, as in ``launch.cuda.block``: no key of the
+    file, though one may have the same name.
+    """
     current: Any = model
-    for part in key:
+    kind_places: set[int] = set()
+    for place, part in enumerate(location):
         fields = getattr(current, "model_fields", None)
-        if fields is None or part not in fields:
-            nested = _models_in(current)
-            if not nested:
-                return []
-            current = nested[0]
+        if fields is not None and part in fields:
+            current = fields[part].annotation
             continue
-        current = fields[part].annotation
-    nested = _models_in(current)
+        nested = _models_in(current)
+        if not nested:
+            return None, kind_places
+        meant = [candidate for candidate in nested if part in _kinds_of(candidate)]
+        if meant:
+            kind_places.add(place)
+        current = (meant or nested)[0]
+    return current, kind_places
+
+
+def _fields_at(model: type[BaseModel], location: Key) -> list[str]:
+    """The field names that are valid below a location, or [] where the model holds free names."""
+    nested = _models_in(_follow(model, location)[0])
     return list(nested[0].model_fields) if nested else []
+
+
+def _kinds_of(model: type[BaseModel]) -> tuple[Any, ...]:
+    field = model.model_fields.get("kind")
+    return get_args(field.annotation) if field else ()
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ Params = Mapping[str, int]
 Expression = str | int
 SHAPE_NAMES = ("M", "N", "K")
 ENTRY_POINT = "gemm"
+CLUSTERS_AND_TENSOR_MAPS_SINCE = (9, 0)
+"""The first compute capability that has either."""
 _ARCHITECTURE = re.compile(r"sm_(\d+)(\d)([af]?)")
 _SLUG_ITEM = re.compile(r"([A-Z][A-Z0-9_]*)=(-?\d+)", re.ASCII)
 
@@ -66,16 +69,59 @@ class Requirement(Document):
     """Why, in words; may name parameters in braces, as in ``{TILE}``."""
 
 
-class CudaLaunch(Document):
-    """An ordinary CUDA launch: grid, block and dynamic shared memory as expressions."""
+Extents = Annotated[list[Expression], Field(min_length=1, max_length=3)]
+Box = Annotated[list[Expression], Field(min_length=2, max_length=2)]
 
-    kind: Literal["cuda"] = "cuda"
-    block: Annotated[list[Expression], Field(min_length=1, max_length=3)]
+
+class KernelLaunch(Document):
+    """What every launch of a kernel with a source states, as expressions."""
+
+    block: Extents
     """Threads per block along x, y, z."""
-    grid: Annotated[list[Expression], Field(min_length=1, max_length=3)]
+    grid: Extents
     """Blocks along x, y, z."""
     dynamic_shared_memory_bytes: Expression = 0
     """Dynamic shared memory per block, bytes."""
+
+    def parameter_expressions(self) -> dict[str, Expression]:
+        """The expressions that may name parameters alone, by dotted key below `launch`."""
+        lists = {name: getattr(self, name, None) for name in ("block", "cluster", "a_box", "b_box")}
+        return {
+            f"{name}[{index}]": text
+            for name, texts in lists.items()
+            for index, text in enumerate(texts or [])
+        } | {"dynamic_shared_memory_bytes": self.dynamic_shared_memory_bytes}
+
+
+class CudaLaunch(KernelLaunch):
+    """An ordinary CUDA launch: gemm(A, B, C, M, N, K)."""
+
+    kind: Literal["cuda"] = "cuda"
+
+
+class ClusterLaunch(KernelLaunch):
+    """The same with blocks in clusters that share their shared memory."""
+
+    kind: Literal["cluster"]
+    cluster: Extents
+    """Blocks per cluster along x, y, z; they divide the grid."""
+
+
+class TensorMapsLaunch(KernelLaunch):
+    """gemm(a_tiles, b_tiles, C, M, N, K): A and B come as tensor maps, which the launch prepares.
+
+    What the launch does for any M, N, K before the kernel runs is told in `tensor_maps`.
+    """
+
+    kind: Literal["tensor_maps"]
+    cluster: Extents | None = None
+    """Blocks per cluster along x, y, z; they divide the grid."""
+    a_box: Box
+    """Columns and rows of A (of its transpose, with `transpose_a`) that one copy brings."""
+    b_box: Box
+    """Columns and rows of B that one copy brings."""
+    transpose_a: bool = False
+    """Whether the map of A covers its transpose, K x M, which the launch writes first."""
 
 
 class CublasLaunch(Document):
@@ -108,7 +154,9 @@ class Manifest(Document):
     """Conditions on the parameters; a set that violates one is a row, not a build."""
     preconditions: list[Requirement] = []
     """Conditions on M, N, K (and parameters); a size that violates one is refused."""
-    launch: Annotated[CudaLaunch | CublasLaunch, Field(discriminator="kind")]
+    launch: Annotated[
+        CudaLaunch | ClusterLaunch | TensorMapsLaunch | CublasLaunch, Field(discriminator="kind")
+    ]
     """How the kernel is launched."""
     minimum_compute_capability: Annotated[str, Field(pattern=r"^\d+\.\d$")] = "7.5"
     """The oldest architecture that can run it, as in '8.0'."""
@@ -146,13 +194,11 @@ class Manifest(Document):
             check(item.require, both, dotted(("preconditions", index, "require")))
         for metric, text in self.theory.items():
             check(text, both, dotted(("theory", metric)))
-        if isinstance(self.launch, CudaLaunch):
-            for index, text in enumerate(self.launch.block):
-                check(text, parameters, dotted(("launch", "block", index)))
+        if isinstance(self.launch, KernelLaunch):
+            for key, text in self.launch.parameter_expressions().items():
+                check(text, parameters, f"launch.{key}")
             for index, text in enumerate(self.launch.grid):
                 check(text, both, dotted(("launch", "grid", index)))
-            shared = self.launch.dynamic_shared_memory_bytes
-            check(shared, parameters, "launch.dynamic_shared_memory_bytes")
         elif self.parameters:
             raise ValueError("parameters: a cuBLAS baseline has none")
         for params in expand(self.sweep):
@@ -160,6 +206,26 @@ class Manifest(Document):
             if fault:
                 raise ValueError(f"sweep: {fault}")
         return self
+
+    @model_validator(mode="after")
+    def _check_capability(self) -> Self:
+        named = self.minimum_compute_capability
+        hopper = isinstance(self.launch, ClusterLaunch | TensorMapsLaunch)
+        if hopper and tuple(map(int, named.split("."))) < CLUSTERS_AND_TENSOR_MAPS_SINCE:
+            raise ValueError(
+                f"minimum_compute_capability: {named!r} is too old for launches of the kind "
+                f"`{self.launch.kind}`; write '9.0' or newer"
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class TensorMaps:
+    """Evaluated tiles of the kind `tensor_maps`: (columns, rows) that one copy brings."""
+
+    a_box: tuple[int, int]
+    b_box: tuple[int, int]
+    transpose_a: bool
 
 
 @dataclass(frozen=True)
@@ -169,11 +235,20 @@ class Launch:
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     dynamic_shared_memory_bytes: int
+    cluster: tuple[int, int, int] | None = None
+    """Blocks per cluster; None for blocks on their own."""
+    tensor_maps: TensorMaps | None = None
+    """None for a kernel that takes pointers to A and B."""
 
     @property
     def threads(self) -> int:
         """Threads per block."""
-        return self.block[0] * self.block[1] * self.block[2]
+        return math.prod(self.block)
+
+    @property
+    def cluster_blocks(self) -> int:
+        """Blocks per cluster."""
+        return math.prod(self.cluster or ())
 
 
 @dataclass(frozen=True)
@@ -210,13 +285,16 @@ class Kernel:
             ExpressionError: if an expression does not give a whole number.
         """
         spec = self.manifest.launch
-        if not isinstance(spec, CudaLaunch):
+        if not isinstance(spec, KernelLaunch):
             return None
         names = {**params, "M": m, "N": n, "K": k}
+        cluster = getattr(spec, "cluster", None)
         return Launch(
             grid=_three(spec.grid, names),
             block=_three(spec.block, names),
             dynamic_shared_memory_bytes=_whole(spec.dynamic_shared_memory_bytes, names),
+            cluster=_three(cluster, names) if cluster else None,
+            tensor_maps=_tensor_maps(spec, names) if isinstance(spec, TensorMapsLaunch) else None,
         )
 
     def violated_constraint(self, params: Params) -> str | None:
@@ -281,6 +359,13 @@ def _three(expressions: list[Expression], names: Mapping[str, int]) -> tuple[int
     values = [_whole(text, names) for text in expressions]
     x, y, z = values + [1] * (3 - len(values))
     return x, y, z
+
+
+def _tensor_maps(spec: TensorMapsLaunch, names: Mapping[str, int]) -> TensorMaps:
+    (a_columns, a_rows), (b_columns, b_rows) = (
+        [_whole(text, names) for text in box] for box in (spec.a_box, spec.b_box)
+    )
+    return TensorMaps((a_columns, a_rows), (b_columns, b_rows), spec.transpose_a)
 
 
 def _whole(text: Expression, names: Mapping[str, int]) -> int:
@@ -379,7 +464,7 @@ def load(manifest_path: Path) -> Kernel:
     """
     manifest = read(Manifest, manifest_path)
     source = manifest_path.with_suffix(".cu")
-    if isinstance(manifest.launch, CudaLaunch):
+    if isinstance(manifest.launch, KernelLaunch):
         if not source.is_file():
             raise UserError(f"{manifest_path}: its source {source} does not exist")
         return Kernel(manifest_path.stem, manifest, manifest_path, source)

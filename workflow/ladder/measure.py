@@ -299,7 +299,7 @@ class Stream:
     def _predict_memory(self, items: list[WorkItem], free_bytes: int) -> list[WorkItem]:
         fitting = []
         for item in items:
-            fault = memory_fault_of(item.point, self._gpu.l2_bytes, free_bytes)
+            fault = memory_fault_of(item, self._gpu.l2_bytes, free_bytes)
             if fault:
                 self._fail(item, *fault)
             else:

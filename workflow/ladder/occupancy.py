@@ -14,6 +14,9 @@ WARP = 32
 MAX_THREADS_PER_BLOCK = 1024
 MAX_GRID = (2**31 - 1, 65_535, 65_535)
 MAX_BLOCK = (1024, 1024, 64)
+PORTABLE_CLUSTER, MAX_CLUSTER = 8, 16
+"""Blocks per cluster that every GPU with clusters allows, and that some allow on request."""
+_LARGE_CLUSTERS = {(9, 0), (10, 0)}
 REGISTERS_PER_SM = 65_536
 REGISTERS_PER_BLOCK = 65_536
 _REGISTER_UNIT = 256  # registers are given to a warp in units of 256
@@ -57,6 +60,12 @@ LIMITS: dict[tuple[int, int], Limits] = {
 def limits_of(architecture: str) -> Limits | None:
     """Limits of ``sm_90a``-like names; None for an architecture that the table does not hold."""
     return LIMITS.get(compute_capability(architecture))
+
+
+def largest_cluster(architecture: str) -> int:
+    """Blocks that a cluster may have on ``sm_90a``-like architectures."""
+    large = compute_capability(architecture) in _LARGE_CLUSTERS
+    return MAX_CLUSTER if large else PORTABLE_CLUSTER
 
 
 @dataclass(frozen=True)

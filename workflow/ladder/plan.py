@@ -19,12 +19,15 @@ from .expressions import ExpressionError
 from .manifest import SHAPE_NAMES, Kernel, Launch, canonical, compute_capability
 from .occupancy import (
     MAX_BLOCK,
+    MAX_CLUSTER,
     MAX_GRID,
     MAX_THREADS_PER_BLOCK,
     REGISTERS_PER_BLOCK,
+    largest_cluster,
     limits_of,
 )
 from .status import Status
+from .tensor_maps import ELEMENT_BYTES, MOST_BOX_SIDE, ROW_ELEMENTS
 
 Fault = tuple[Status, str]
 
@@ -173,11 +176,18 @@ def requirement_fault(kernel: Kernel, point: Point) -> Fault | None:
 
 def launch_fault(launch: Launch) -> Fault | None:
     """Why a launch exceeds the limits that all CUDA GPUs share; None if it does not."""
-    return block_fault(launch) or _grid_fault(launch)
+    return block_fault(launch) or _grid_fault(launch) or _division_fault(launch)
 
 
 def block_fault(launch: Launch) -> Fault | None:
-    """Why a block is too large for any CUDA GPU; None if it is not."""
+    """Why blocks, clusters or tiles are not possible on any CUDA GPU; None if they are.
+
+    They follow from the parameters alone, at any size.
+    """
+    return _threads_fault(launch) or _cluster_fault(launch) or _box_fault(launch)
+
+
+def _threads_fault(launch: Launch) -> Fault | None:
     if launch.threads > MAX_THREADS_PER_BLOCK:
         return (
             Status.INFEASIBLE_THREADS,
@@ -193,6 +203,48 @@ def _grid_fault(launch: Launch) -> Fault | None:
     for axis, size, limit in zip("xyz", launch.grid, MAX_GRID, strict=True):
         if not 1 <= size <= limit:
             return Status.INFEASIBLE_GRID, f"grid.{axis} is {size:,}; allowed: 1 to {limit:,}"
+    return None
+
+
+def _cluster_fault(launch: Launch) -> Fault | None:
+    for axis, size in zip("xyz", launch.cluster or (), strict=False):
+        if size < 1:
+            return Status.INFEASIBLE_CLUSTER, f"cluster.{axis} is {size}; at least 1 is needed"
+    if launch.cluster_blocks > MAX_CLUSTER:
+        return (
+            Status.INFEASIBLE_CLUSTER,
+            f"{launch.cluster_blocks} blocks per cluster; the limit is {MAX_CLUSTER}",
+        )
+    return None
+
+
+def _division_fault(launch: Launch) -> Fault | None:
+    """The driver refuses a grid that is no whole number of clusters."""
+    for axis, blocks, size in zip("xyz", launch.grid, launch.cluster or (), strict=False):
+        if blocks % size:
+            return (
+                Status.INFEASIBLE_CLUSTER,
+                f"grid.{axis} is {blocks:,}, no multiple of cluster.{axis} = {size}; round the "
+                f"grid up to whole clusters, as in {size} * cdiv(...)",
+            )
+    return None
+
+
+def _box_fault(launch: Launch) -> Fault | None:
+    maps = launch.tensor_maps
+    for name, box in (("a_box", maps.a_box), ("b_box", maps.b_box)) if maps else ():
+        for side, size in zip(("columns", "rows"), box, strict=True):
+            if not 1 <= size <= MOST_BOX_SIDE:
+                return (
+                    Status.INFEASIBLE_BOX,
+                    f"{name} has {size} {side}; allowed: 1 to {MOST_BOX_SIDE}",
+                )
+        if box[0] % ROW_ELEMENTS:
+            return (
+                Status.INFEASIBLE_BOX,
+                f"a row of {name} has {box[0]} columns, {box[0] * ELEMENT_BYTES} bytes; a multiple "
+                f"of {ROW_ELEMENTS} columns, {ROW_ELEMENTS * ELEMENT_BYTES} bytes, is needed",
+            )
     return None
 
 
@@ -214,6 +266,12 @@ def build_fault(
         registers: per thread, from the compile log.
         static_shared_memory_bytes: per block, from the compile log.
     """
+    if launch.cluster_blocks > largest_cluster(architecture):
+        return (
+            Status.INFEASIBLE_CLUSTER,
+            f"{launch.cluster_blocks} blocks per cluster; {architecture} allows "
+            f"{largest_cluster(architecture)}",
+        )
     shared = static_shared_memory_bytes + launch.dynamic_shared_memory_bytes
     limits = limits_of(architecture)
     if limits and shared > limits.shared_memory_per_block:

@@ -25,6 +25,8 @@ class Status(StrEnum):
     INFEASIBLE_SMEM = "infeasible_smem"
     INFEASIBLE_THREADS = "infeasible_threads"
     INFEASIBLE_GRID = "infeasible_grid"
+    INFEASIBLE_CLUSTER = "infeasible_cluster"
+    INFEASIBLE_BOX = "infeasible_box"
     SKIPPED_PRECONDITION = "skipped_precondition"
     SKIPPED_INT32_INDEX = "skipped_int32_index"
     SKIPPED_OOM_PREDICTED = "skipped_oom_predicted"
@@ -58,6 +60,8 @@ EXPLANATIONS: dict[Status, str] = {
     Status.INFEASIBLE_SMEM: "shared memory exceeds what a block may have on this architecture",
     Status.INFEASIBLE_THREADS: "more threads per block than the hardware allows",
     Status.INFEASIBLE_GRID: "the grid exceeds the launch limits",
+    Status.INFEASIBLE_CLUSTER: "the cluster is too large for the GPU, or does not divide the grid",
+    Status.INFEASIBLE_BOX: "a tile is not one that a single tensor copy can bring",
     Status.SKIPPED_PRECONDITION: "the kernel's manifest excludes this size",
     Status.SKIPPED_INT32_INDEX: "a matrix has 2^31 elements or more; the kernel indexes with int",
     Status.SKIPPED_OOM_PREDICTED: "the buffers would not fit into the GPU's free memory",

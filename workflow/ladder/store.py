@@ -24,6 +24,7 @@ from .correctness import PROTOCOL_VERSION
 from .device import LaunchSpec
 from .plan import Point
 from .status import Status
+from .tensor_maps import mapped_matrices
 
 RETRIED = frozenset({Status.OOM, Status.SKIPPED_OOM_PREDICTED, Status.WORKER_CRASH, Status.TIMEOUT})
 """Failures that may be the machine's rather than the kernel's: tried again by the next run."""
@@ -59,6 +60,14 @@ def check_key(
     if spec.kind == "cublas":
         code = {"cublas": environment.cublas_version, "compute": spec.compute}
     geometry = {name: value for name, value in asdict(spec).items() if name != "cubin"}
+    # Kinds of launch that have neither keep the keys they had before there were any.
+    if spec.cluster is None:
+        del geometry["cluster"]
+    if spec.tensor_maps is None:
+        del geometry["tensor_maps"]
+    else:  # what the launch copies, and how, is part of what is timed
+        mapped = mapped_matrices(spec.tensor_maps, *point.shape)
+        geometry["tensor_maps"] = [asdict(matrix) for matrix in mapped]
     return _key(
         {
             "protocol": PROTOCOL_VERSION,

@@ -14,6 +14,7 @@ from .manifest import CublasLaunch, Kernel, slug
 from .plan import Fault, Point, architecture_fault, memory_fault
 from .status import RANKED, Status
 from .store import Environment, check_key, point_key
+from .tensor_maps import workspace_bytes
 from .timing import BufferSets, buffer_sets
 
 BuildRow = dict[str, Any]
@@ -109,11 +110,13 @@ def work_item(
             launch = kernel.launch(params, *point.shape)
             assert launch is not None
             spec = LaunchSpec(
-                "cuda",
+                kernel.manifest.launch.kind,
                 str(cubin),
                 launch.grid,
                 launch.block,
                 launch.dynamic_shared_memory_bytes,
+                cluster=launch.cluster,
+                tensor_maps=launch.tensor_maps,
             )
     accuracy, deterministic = kernel.manifest.accuracy, kernel.manifest.deterministic
     check = check_key(
@@ -131,19 +134,20 @@ def work_item(
     )
 
 
-def needed_bytes(point: Point, l2_bytes: int) -> int:
+def needed_bytes(point: Point, spec: LaunchSpec | None, l2_bytes: int) -> int:
     """Device memory that checking and timing a point take, bytes."""
     m, n, k = point.shape
     sets, _ = buffer_sets(m, n, k, point.cache_mode, l2_bytes)
     timing = BufferSets.bytes_needed(m, n, k, sets)
     # A, B and C in FP32, A and B in FP64 twice over, R and G in FP64
     checking = 4 * (m * k + k * n + m * n) + 16 * (m * k + k * n) + 16 * m * n
-    return max(timing, checking) + _TEMPORARY_BYTES
+    workspace = workspace_bytes(spec.tensor_maps if spec else None, m, n, k)
+    return max(timing, checking) + workspace + _TEMPORARY_BYTES
 
 
-def memory_fault_of(point: Point, l2_bytes: int, free_bytes: int) -> Fault | None:
+def memory_fault_of(item: WorkItem, l2_bytes: int, free_bytes: int) -> Fault | None:
     """Whether the buffers of a point will not fit into the free memory."""
-    return memory_fault(needed_bytes(point, l2_bytes), free_bytes)
+    return memory_fault(needed_bytes(item.point, item.spec, l2_bytes), free_bytes)
 
 
 def assign(

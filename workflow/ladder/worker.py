@@ -81,7 +81,7 @@ class Worker:
                 reply = self._check(**request)
             case "visit":
                 self._references.clear()
-                spec = _spec(request.pop("spec"))
+                spec = LaunchSpec.from_json(request.pop("spec"))
                 reply = visit(self._device, VisitRequest(spec=spec, **request)).to_json()
             case _:
                 raise ValueError(f"unknown operation {operation!r}")
@@ -140,7 +140,7 @@ class Worker:
         self, spec: dict[str, Any], m: int, n: int, k: int, accuracy: str, deterministic: bool
     ) -> dict[str, Any]:
         device = self._device
-        enqueue = device.launcher(_spec(spec), m, n, k)
+        enqueue = device.launcher(LaunchSpec.from_json(spec), m, n, k)
 
         def launch(a: Any, b: Any, c: Any) -> None:
             enqueue(a, b, c)
@@ -153,10 +153,6 @@ class Worker:
             reference_of=lambda a, b, kind, seed: self._references.get(a, b, (m, n, k), kind, seed),
         )  # fmt: skip
         return asdict(verdict)
-
-
-def _spec(data: dict[str, Any]) -> LaunchSpec:
-    return LaunchSpec(**{**data, "grid": tuple(data["grid"]), "block": tuple(data["block"])})
 
 
 def _die_with_parent() -> None:

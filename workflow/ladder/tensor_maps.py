@@ -1,0 +1,108 @@
+"""The launch kind `tensor_maps`: which matrices its maps cover, and what is copied first.
+
+A tensor map tells the copy engine (TMA) where a matrix lies. Its rows must start at multiples of
+16 bytes, which those of A and B do only where K and N are multiples of 4. A matrix that no map can
+describe is copied before the kernel runs, with its rows padded, into a workspace; with
+`transpose_a` the transpose of A is written there in any case. Two helper kernels copy
+(`kernels/include/prepare.cuh`, compiled into the same CUBIN). They belong to the launch: they run
+before every `gemm`, and their time counts.
+
+The workspace is allocated once for a launcher, outside every timing. No element of it is read
+before the same launch has written it, and the padding is not read at all: a map ends at the last
+column of its matrix, and what a tile asks for beyond it arrives as zeros.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .expressions import cdiv
+from .manifest import TensorMaps
+
+HELPERS = frozenset({"transpose_a", "pad_rows"})
+"""The entry functions that a CUBIN of this kind has beside `gemm`."""
+ELEMENT_BYTES = 4
+ROW_ELEMENTS = 4
+"""Rows of a mapped matrix start at multiples of so many elements, 16 bytes."""
+MOST_BOX_SIDE = 256
+"""Elements along a side of the tile that one copy brings, at most."""
+_ALIGN_BYTES = 256
+"""Of each matrix in the workspace, as a fresh allocation would have."""
+
+# Geometry of the helpers, mirrored by prepare.cuh: a block turns tiles of 32 x 32, or copies 128
+# columns of 8 rows. Along y the blocks walk on, since a grid has at most 65,535 of them there.
+_HELPER_BLOCK = (32, 8, 1)
+_TRANSPOSE_TILE = 32
+_PAD_COLUMNS, _PAD_ROWS = 128, 8
+_MOST_BLOCKS_Y = 65_535
+
+
+@dataclass(frozen=True)
+class HelperLaunch:
+    """One launch of a helper: `entry(matrix, copy, rows, columns, pitch)`."""
+
+    entry: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    rows: int
+    columns: int
+    """Of the matrix that is read."""
+
+
+@dataclass(frozen=True)
+class MappedMatrix:
+    """What one tensor map covers: A, its transpose, or B, where it lies or as a padded copy."""
+
+    matrix: Literal["A", "B"]
+    rows: int
+    columns: int
+    pitch: int
+    """Elements from one row to the next."""
+    box: tuple[int, int]
+    """Columns and rows that one copy brings."""
+    helper: HelperLaunch | None
+    """What writes the copy; None where the map covers the matrix itself."""
+    workspace_offset: int = 0
+    """Where the copy begins in the workspace, bytes."""
+
+    @property
+    def copy_bytes(self) -> int:
+        """Room of the copy in the workspace."""
+        if self.helper is None:
+            return 0
+        return cdiv(self.rows * self.pitch * ELEMENT_BYTES, _ALIGN_BYTES) * _ALIGN_BYTES
+
+
+def mapped_matrices(maps: TensorMaps, m: int, n: int, k: int) -> tuple[MappedMatrix, MappedMatrix]:
+    """What the maps `a_tiles` and `b_tiles` cover for C (m x n) = A (m x k) B (k x n)."""
+    if maps.transpose_a:
+        a = MappedMatrix("A", k, m, _padded(m), maps.a_box, _transpose(m, k))
+    else:
+        a = MappedMatrix("A", m, k, _padded(k), maps.a_box, _pad(m, k))
+    return a, MappedMatrix("B", k, n, _padded(n), maps.b_box, _pad(k, n), a.copy_bytes)
+
+
+def workspace_bytes(maps: TensorMaps | None, m: int, n: int, k: int) -> int:
+    """Device memory that a launch needs beside A, B and C, bytes."""
+    if maps is None:
+        return 0
+    return sum(mapped.copy_bytes for mapped in mapped_matrices(maps, m, n, k))
+
+
+def _padded(columns: int) -> int:
+    return cdiv(columns, ROW_ELEMENTS) * ROW_ELEMENTS
+
+
+def _transpose(rows: int, columns: int) -> HelperLaunch:
+    # x along the rows, which may be more than 65,535 tiles
+    grid = cdiv(rows, _TRANSPOSE_TILE), min(cdiv(columns, _TRANSPOSE_TILE), _MOST_BLOCKS_Y), 1
+    return HelperLaunch("transpose_a", grid, _HELPER_BLOCK, rows, columns)
+
+
+def _pad(rows: int, columns: int) -> HelperLaunch | None:
+    """The padded copy of a matrix; None if its rows already start where a map wants them."""
+    if columns % ROW_ELEMENTS == 0:
+        return None
+    grid = cdiv(columns, _PAD_COLUMNS), min(cdiv(rows, _PAD_ROWS), _MOST_BLOCKS_Y), 1
+    return HelperLaunch("pad_rows", grid, _HELPER_BLOCK, rows, columns)

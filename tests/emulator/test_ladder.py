@@ -1,0 +1,140 @@
+"""The shipped rungs: right at every shape of the matrices, and with the traffic they claim."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pytest
+
+from emulator.support import RUNGS, needs_compiler
+from ladder.emulator.point import EmulatedPoint, emulate_point
+from ladder.expressions import evaluate
+from ladder.manifest import Kernel, expand, load_all, slug
+from ladder.status import Status
+
+pytestmark = needs_compiler
+
+LADDER = {
+    name: kernel
+    for name, kernel in load_all(RUNGS).items()
+    if kernel.needs_build and kernel.manifest.emulator
+}
+EVERY_SET = [
+    pytest.param(name, params, id=f"{name}-{slug(params)}")
+    for name, kernel in LADDER.items()
+    for params in expand(kernel.manifest.sweep)
+]
+FIRST_SETS = [
+    pytest.param(name, next(expand(kernel.manifest.sweep)), id=name)
+    for name, kernel in LADDER.items()
+]
+EDGES = [(65, 129, 33), (1, 1, 1), (3, 200, 5), (130, 4, 68), (257, 1, 17)]
+"""M, N, K: over, under and beside every tile, with rows that are quads and rows that are not."""
+
+
+@functools.cache
+def _emulated(name: str, params: str, size: tuple[int, int, int], cache: Path) -> EmulatedPoint:
+    kernel = LADDER[name]
+    chosen = next(p for p in expand(kernel.manifest.sweep) if slug(p) == params)
+    return emulate_point(kernel, chosen, *size, cache=cache)
+
+
+def theory(kernel: Kernel, params: dict[str, int], size: tuple[int, int, int]) -> dict[str, int]:
+    names = {**params, **dict(zip("MNK", size, strict=True))}
+    return {metric: evaluate(text, names) for metric, text in kernel.manifest.theory.items()}
+
+
+@pytest.mark.parametrize(("name", "params"), EVERY_SET)
+def test_a_rung_is_right_at_the_edges_and_asks_for_what_its_closed_forms_say(
+    name: str, params: dict[str, int], cache: Path
+) -> None:
+    for size in EDGES:
+        point = _emulated(name, slug(params), size, cache)
+        assert point.status is Status.OK, (size, point.detail)
+        assert point.result is not None
+        assert not point.result.findings, size
+        counted = point.result.counters
+        expected = theory(LADDER[name], params, size)
+        assert expected, "a rung states its traffic"
+        for metric, value in expected.items():
+            assert counted.get(metric, 0) == value, (size, metric)
+
+
+@pytest.mark.parametrize(("name", "params"), FIRST_SETS)
+def test_a_rung_gives_the_bits_of_a_sum_along_k_in_order(
+    name: str, params: dict[str, int], cache: Path
+) -> None:
+    """All rungs but those that split k add in one order, so the ladder agrees bit by bit."""
+    size = (65, 129, 33)
+    first = next(iter(LADDER))
+    reference = _emulated(first, slug(next(expand(LADDER[first].manifest.sweep))), size, cache)
+    same = _emulated(name, slug(params), size, cache).bitwise_hash == reference.bitwise_hash
+    assert same == (name not in SPLITS_K)
+
+
+SPLITS_K = {"13_split_k"}
+
+LOAD_CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum"
+STORE_CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum"
+LOADS = "smsp__sass_inst_executed_op_shared_ld.sum"
+LOAD_WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"
+WHOLE = (256, 256, 64)
+"""A multiple of every tile."""
+
+
+def counters(name: str, cache: Path, **wanted: int) -> dict[str, int]:
+    """Counters at WHOLE of the first set of a sweep that has the wanted values."""
+    for params in expand(LADDER[name].manifest.sweep):
+        if all(params[key] == value for key, value in wanted.items()):
+            result = _emulated(name, slug(params), WHOLE, cache).result
+            assert result is not None
+            return result.counters
+    raise AssertionError(f"{name} has no set with {wanted}")
+
+
+def test_vector_loads_conflict_and_the_layout_of_the_next_rung_does_not(
+    cache: Path,
+) -> None:
+    before = counters("06_vector_loads", cache, BM=128, BK=8)
+    assert before[LOAD_CONFLICTS] > 0
+    assert before[STORE_CONFLICTS] > 0
+    padded = counters("07_conflict_free", cache, BK=8, SWIZZLE=0)
+    assert padded[LOAD_CONFLICTS] == padded[STORE_CONFLICTS] == 0
+
+
+def test_padding_serves_a_depth_of_eight_only_and_the_swizzle_every_depth(
+    cache: Path,
+) -> None:
+    assert counters("07_conflict_free", cache, BK=16, SWIZZLE=0)[STORE_CONFLICTS] > 0
+    swizzled = counters("07_conflict_free", cache, BK=16, SWIZZLE=1)
+    assert swizzled[LOAD_CONFLICTS] == swizzled[STORE_CONFLICTS] == 0
+
+
+def test_lanes_that_share_their_quads_need_half_the_passes(cache: Path) -> None:
+    strip = counters("07_conflict_free", cache, BK=8, SWIZZLE=0)
+    compact = counters("08_warp_tile", cache, BM=128, BK=8)
+    assert strip[LOADS] == compact[LOADS]
+    # A strip of 2 x 16 threads: broadcasts of A take two passes, quads of B four.
+    assert strip[LOAD_WAVEFRONTS] == 3 * strip[LOADS]
+    assert compact[LOAD_WAVEFRONTS] == 2 * compact[LOADS]
+
+
+@pytest.mark.parametrize("name", ["09_double_buffer", "10_cp_async", "11_raster"])
+def test_no_rung_above_loses_the_conflict_free_layout(name: str, cache: Path) -> None:
+    counted = counters(name, cache, TM=8, TN=8)
+    assert counted[LOAD_CONFLICTS] == counted.get(STORE_CONFLICTS, 0) == 0
+    assert counted[LOAD_WAVEFRONTS] == 2 * counted[LOADS]
+
+
+def test_a_column_and_then_a_tile_per_thread_save_shared_loads(cache: Path) -> None:
+    """Lanes' loads per multiply-add: 2, then (TM + 1) / TM, then 1 / TM + 1 / TN."""
+    fmas = WHOLE[0] * WHOLE[1] * WHOLE[2]
+    loads = {
+        "03_shared_tile": (counters("03_shared_tile", cache, TILE=32), 2.0),
+        "04_register_column": (counters("04_register_column", cache, TM=8), 9 / 8),
+        "05_register_tile": (counters("05_register_tile", cache, BM=128), 1 / 4),
+        "06_vector_loads": (counters("06_vector_loads", cache, BM=128, BK=8), 1 / 16),
+    }
+    for name, (counted, per_fma) in loads.items():
+        assert 32 * counted[LOADS] == per_fma * fmas, name

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ladder.device import detect
-from project import GEMM, NAIVE_BODY, QUICK, Project
+from launch_kinds import KERNELS, LARGEST, ODD_SIZES
+from project import GEMM, NAIVE_BODY, QUICK, ROOT, Project
 
 pytestmark = pytest.mark.gpu
 
@@ -140,3 +145,42 @@ def test_every_shipped_kernel_is_right_at_every_awkward_size(make_project: MakeP
         if row["status"] not in {"ok", "ok_noisy"} or not row["exact"]
     ]
     assert not wrong
+
+
+needs_clusters = pytest.mark.skipif(
+    not detect() or float(detect()[0].compute_capability) < 9.0,
+    reason="no GPU with clusters and tensor maps (compute capability 9.0)",
+)
+
+
+@needs_clusters
+def test_clusters_and_tensor_maps_give_exact_results_at_every_size(
+    make_project: MakeProject,
+) -> None:
+    large = {"15_large": LARGEST} if detect()[0].compute_capability in {"9.0", "10.0"} else {}
+    kinds = KERNELS | large
+    settings = {
+        "sizes": {"shapes": [*ODD_SIZES, [512, 256, 128]]},
+        "kernels": {name: {} for name in kinds},
+        "protocol": QUICK | {"rounds": 1, "minimum_samples": 5, "maximum_samples": 5},
+    }
+    project = make_project(settings, kernels=[])
+    for name, (source, manifest) in kinds.items():
+        project.add_kernel(name, source, **manifest)
+    run(project)
+    rows = project.table("points", "results/gpu")
+    assert len(rows) == len(kinds) * (len(ODD_SIZES) + 1)
+    wrong = [row for row in rows if row["status"] not in {"ok", "ok_noisy"} or not row["exact"]]
+    assert not wrong
+
+
+@needs_clusters
+def test_helpers_graphs_and_refusals_of_the_driver(tmp_path: Path) -> None:
+    folders = [str(ROOT / "workflow"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "gpu_launches.py"), str(tmp_path)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, folders))},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    print(done.stdout)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

@@ -17,6 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from . import result as metric
 from .sampling import one_per_class, sample_grid, sampling_fault
 from .sass import Instruction, Program
 from .toolchain import EmulatorError
+from .trips import REMEMBERED, GuessError, Trips, leading
 
 WARP = 32
 MASK = 0xFFFF_FFFF
@@ -36,6 +38,10 @@ LOCAL_STORES = "smsp__sass_inst_executed_op_local_st.sum"
 _ARRAY_SPACING = 1 << 36
 _FIRST_ARRAY = 1 << 40
 _MOST_STEPS = 20_000_000
+_MOST_VALUES = 2**17
+"""Threads times trips that run side by side: an array of them still fits a cache."""
+_PATIENCE = 3
+"""How often a loop may turn out to go on otherwise than its first trips before it is left alone."""
 _JUMP = ("CALL", "REL", "NOINC")
 """A call that leaves no return address: a jump."""
 
@@ -48,7 +54,13 @@ class Unknown:
 
 
 Value = np.ndarray | Unknown
+_State = tuple[dict[str, Any], dict[str, Any]]
+"""Registers and predicates."""
 _ZERO = np.array(0, np.int64)
+
+
+def _never_set(name: str) -> Unknown:
+    return Unknown(f"{name}, which was never set")
 
 
 @dataclass
@@ -101,6 +113,74 @@ def _wavefronts(pattern: bytes, active: bytes, width: int, load: bool) -> tuple[
     return total, least
 
 
+# --- operands, each text parsed once --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """What an operand's text says: a register, a constant or a value, and what is done to it."""
+
+    sign: str
+    """``-``, ``~`` or nothing."""
+    absolute: bool
+    register: str | None
+    constant: str | None
+    value: Value
+    """Of a register: what it holds before anything sets it."""
+
+
+@functools.cache
+def _operand(text: str, word: int) -> _Operand:
+    negated = text[:1] in "-~" and len(text) > 1 and not text[1].isdigit()
+    sign, body = (text[0], text[1:]) if negated else ("", text)
+    absolute = body.startswith("|")
+    body = body.strip("|").removesuffix(".64").removesuffix(".X4").removesuffix(".U32")
+    register = constant = None
+    value: Value = _ZERO
+    if re.fullmatch(r"-?0x[0-9a-f]+|-?\d+", body):
+        number = int(body, 0)
+        value = np.array(((number >> 32) if word else number) & MASK, np.int64)
+    elif body.startswith("c["):
+        constant = body
+    elif match := re.fullmatch(r"(U?R)(\d+)", body):
+        register = f"{match[1]}{int(match[2]) + word}"
+        value = _never_set(register)
+    elif body not in ("RZ", "URZ", "SRZ"):
+        value = Unknown(f"operand {text}")
+    return _Operand(sign, absolute, register, constant, value)
+
+
+@functools.cache
+def _constant_offset(text: str) -> int | None:
+    match = re.fullmatch(r"c\[0x0\]\[(0x[0-9a-f]+)\]", text)
+    return int(match[1], 16) if match else None
+
+
+@functools.cache
+def _register_names(text: str, words: int) -> tuple[str, ...]:
+    """The names of consecutive registers from the one in `text`; none if it is no register."""
+    match = re.fullmatch(r"(U?R)(\d+)(?:\.64)?", text)
+    return tuple(f"{match[1]}{int(match[2]) + word}" for word in range(words)) if match else ()
+
+
+@functools.cache
+def _is_predicate(text: str) -> bool:
+    return re.fullmatch(r"!?U?P[0-9T]+", text) is not None
+
+
+@functools.cache
+def _address_terms(text: str) -> tuple[tuple[str, np.ndarray | None], ...]:
+    """The terms that a memory operand adds up; those which are numbers with their value."""
+    inner = re.findall(r"\[([^\[\]]*)\]", text)[-1]
+    return tuple(
+        (
+            term,
+            np.array(int(term, 16), np.int64) if re.fullmatch(r"-?0x[0-9a-f]+", term) else None,
+        )
+        for term in re.split(r"\+(?!-)|\+(?=-)", inner)
+    )
+
+
 # --- the interpreter ------------------------------------------------------------------------------
 
 
@@ -144,6 +224,29 @@ _UNSUPPORTED = frozenset(
 )
 
 
+class _Lanes:
+    """Threads that an instruction runs for, as a row of lanes for each warp (of each trip)."""
+
+    def __init__(self, on: np.ndarray, weights: np.ndarray, share: int) -> None:
+        """`share` is how many trips each row of `on` stands for."""
+        active, weight = on.reshape(-1, WARP), weights
+        if on.ndim == 2:
+            weight = np.tile(weights, len(on))
+        have = active.any(axis=1)
+        self.warps = None if have.all() else np.flatnonzero(have)
+        """Rows that have threads; None if all do."""
+        self.active = active if self.warps is None else active[self.warps]
+        self.weight = share * (weight if self.warps is None else weight[self.warps])
+        """What each row counts for: blocks that its block stands for, times trips."""
+        self.requests = int(self.weight.sum())
+        self.threads = int((self.active.sum(axis=1) * self.weight).sum())
+
+    def of(self, values: np.ndarray) -> np.ndarray:
+        """Values of these threads, a row for each warp."""
+        rows = values.reshape(-1, WARP)
+        return rows if self.warps is None else rows[self.warps]
+
+
 @dataclass
 class Machine:
     """Threads of some blocks, their registers, and what they have asked of memory so far."""
@@ -161,43 +264,56 @@ class Machine:
     counts: Counter[str] = field(default_factory=Counter)
     by_line: Counter[tuple[int | None, str]] = field(default_factory=Counter)
     steps: int = 0
+    trips: int = 1
+    """Trips of a loop that run side by side now."""
+    _lanes: dict[int, tuple[np.ndarray, int, _Lanes]] = field(default_factory=dict)
+
+    def advance(self, instructions: int) -> None:
+        self.steps += instructions
+        self.within_limit(0)
+
+    def within_limit(self, more: int) -> None:
+        if self.steps + more > _MOST_STEPS:
+            raise EmulatorError("the machine code does not come to an end: a loop was misread")
+
+    def lanes(self, on: np.ndarray, rows: int = 1) -> _Lanes:
+        """The warps of the threads `on`, in so many rows of trips; kept for the next instruction,
+        which mostly runs for the same array of threads."""
+        rows = max(rows, len(on) if on.ndim == 2 else 1)
+        kept = self._lanes.get(rows)
+        if kept is None or kept[0] is not on or kept[1] != self.trips:
+            each = on if rows == 1 else np.broadcast_to(on, (rows, self.threads))
+            kept = self._lanes[rows] = (
+                on,
+                self.trips,
+                _Lanes(each, self.weights, self.trips // rows),
+            )
+        return kept[2]
 
     # -- operands --
 
     def constant(self, text: str, word: int = 0) -> Value:
-        match = re.fullmatch(r"c\[0x0\]\[(0x[0-9a-f]+)\]", text)
-        if match is None:
-            return Unknown(f"constant {text}")
-        offset = int(match[1], 16) + 4 * word
-        known = self.constants.get(offset)
+        offset = _constant_offset(text)
+        known = None if offset is None else self.constants.get(offset + 4 * word)
         return Unknown(f"constant {text}") if known is None else np.array(known, np.int64)
 
     def read(self, text: str, word: int = 0) -> Value:
         """An operand as unsigned 32 bits; `word` 1 is the upper half of a pair."""
-        sign, negated = text[:1], text[:1] in "-~" and len(text) > 1 and not text[1].isdigit()
-        body = text[1:] if negated else text
-        absolute = body.startswith("|")
-        body = body.strip("|").removesuffix(".64").removesuffix(".X4").removesuffix(".U32")
+        operand = _operand(text, word)
         value: Value
-        if re.fullmatch(r"-?0x[0-9a-f]+|-?\d+", body):
-            number = int(body, 0)
-            value = np.array(((number >> 32) if word else number) & MASK, np.int64)
-        elif body.startswith("c["):
-            value = self.constant(body, word)
-        elif body in ("RZ", "URZ", "SRZ"):
-            value = _ZERO
-        elif match := re.fullmatch(r"(U?R)(\d+)", body):
-            name = f"{match[1]}{int(match[2]) + word}"
-            value = self.registers.get(name, Unknown(f"{name}, which was never set"))
+        if operand.register:
+            value = self.registers.get(operand.register, operand.value)
+        elif operand.constant:
+            value = self.constant(operand.constant, word)
         else:
-            value = Unknown(f"operand {text}")
+            value = operand.value
         if isinstance(value, Unknown):
             return value
-        known: np.ndarray = np.abs(_signed(value)) if absolute else value
-        if negated and sign == "~":
+        known: np.ndarray = np.abs(_signed(value)) if operand.absolute else value
+        if operand.sign == "~":
             return known ^ MASK
         # a negative is not reduced to 32 bits: the carry of 0 - 0 is 1
-        return 0x1_0000_0000 - known if negated else known
+        return 0x1_0000_0000 - known if operand.sign == "-" else known
 
     def pair(self, text: str) -> Value:
         """A 64-bit operand in a register pair, a constant or an immediate."""
@@ -212,11 +328,12 @@ class Machine:
 
     def predicate(self, text: str) -> Value:
         negated, name = text.startswith("!"), text.lstrip("!")
-        value: Value = (
-            np.array(True)
-            if name in ("PT", "UPT")
-            else self.predicates.get(name, Unknown(f"{name}, which was never set"))
-        )
+        value: Value
+        if name in ("PT", "UPT"):
+            value = np.array(True)
+        else:
+            known = self.predicates.get(name)
+            value = _never_set(name) if known is None else known
         if isinstance(value, Unknown):
             return value
         return ~value if negated else value
@@ -231,30 +348,26 @@ class Machine:
         if on is None or isinstance(value, Unknown):
             store[name] = value
             return
-        before = store.get(name, Unknown(f"{name}, which was never set"))
-        if isinstance(before, Unknown):
+        before = store.get(name)
+        if before is None or isinstance(before, Unknown):
             before = np.zeros_like(value)  # lanes that are off keep nothing that was known
         store[name] = np.where(on, value, before)
 
     def set(self, text: str, value: Value, on: np.ndarray | None, words: int = 1) -> None:
         """Write a register, or `words` consecutive ones from the low to the high bits."""
-        match = re.fullmatch(r"(U?R)(\d+)(?:\.64)?", text)
-        if match is None:
-            return
-        for word in range(words):
+        for word, name in enumerate(_register_names(text, words)):
             part = value if isinstance(value, Unknown) else (value >> (32 * word)) & MASK
-            self.write(self.registers, f"{match[1]}{int(match[2]) + word}", part, on)
+            self.write(self.registers, name, part, on)
 
     # -- addresses --
 
     def address(self, text: str) -> Value:
         """What a memory operand points to: ``desc[UR8][R6.64+UR4+0x10]`` or ``[R4.X4+0x20]``."""
-        inner = re.findall(r"\[([^\[\]]*)\]", text)[-1]
         total: Value = _ZERO
-        for term in re.split(r"\+(?!-)|\+(?=-)", inner):
+        for term, number in _address_terms(text):
             value: Value
-            if re.fullmatch(r"-?0x[0-9a-f]+", term):
-                value = np.array(int(term, 16), np.int64)
+            if number is not None:
+                value = number
             elif term.endswith(".64"):
                 value = self.pair(term)
             else:
@@ -304,7 +417,7 @@ def _integer(machine: Machine, item: Instruction, on: np.ndarray | None) -> bool
     def take_predicates(start: int) -> list[str]:
         """Predicate operands at `start`, removed: the carry outputs."""
         taken = []
-        while start < len(operands) and re.fullmatch(r"!?U?P[0-9T]+", operands[start]):
+        while start < len(operands) and _is_predicate(operands[start]):
             taken.append(operands.pop(start))
         return taken
 
@@ -338,15 +451,8 @@ def _integer(machine: Machine, item: Instruction, on: np.ndarray | None) -> bool
         set_(operands[0], value, on, 1 if "32" in flags else 2)
     elif name in ("LDC", "LDCU"):
         words = 4 if "128" in flags else 2 if "64" in flags else 1
-        match = re.fullmatch(r"(U?R)(\d+)", operands[0])
-        for word in range(words):
-            if match:
-                machine.write(
-                    machine.registers,
-                    f"{match[1]}{int(match[2]) + word}",
-                    machine.constant(operands[1], word),
-                    on,
-                )
+        for word, register in enumerate(_register_names(operands[0], words)):
+            machine.write(machine.registers, register, machine.constant(operands[1], word), on)
     elif name == "IMAD":
         outs = take_predicates(1)
         if "WIDE" in flags:
@@ -572,16 +678,6 @@ def _integer(machine: Machine, item: Instruction, on: np.ndarray | None) -> bool
     return True
 
 
-def _forget_results(machine: Machine, item: Instruction, on: np.ndarray | None, words: int) -> None:
-    """The results of an instruction whose value is not computed."""
-    why = Unknown(f"'{item}'")
-    for text in item.operands[:2]:
-        if re.fullmatch(r"U?P\d+", text):
-            machine.write(machine.predicates, text, why, on)
-    if item.operands:
-        machine.set(item.operands[0], why, on, words)
-
-
 def _width(item: Instruction) -> int:
     for flag, width in (("128", 16), ("64", 8), ("U16", 2), ("S16", 2), ("U8", 1), ("S8", 1)):
         if flag in item.opcode[1:]:
@@ -589,54 +685,53 @@ def _width(item: Instruction) -> int:
     return 4
 
 
-def _memory(machine: Machine, item: Instruction, here: np.ndarray, on: np.ndarray) -> None:
+def _memory(machine: Machine, step: _Step, here: np.ndarray, on: np.ndarray) -> None:
     """Count one memory instruction of every warp that has threads here."""
-    name, width = item.opcode[0], _width(item)
-    lanes_here, lanes_on = here.reshape(-1, WARP), on.reshape(-1, WARP)
-    issued = int(machine.weights[lanes_here.any(axis=1)].sum())
-    warps = np.flatnonzero(lanes_on.any(axis=1))
-    weight = machine.weights[warps]
+    item, name, width = step.item, step.name, step.width
+    issued, requests = machine.lanes(here).requests, machine.lanes(on).requests
     machine.by_line[item.line, ".".join(item.opcode)] += issued
-    counts, requests = machine.counts, int(weight.sum())
+    counts = machine.counts
     if name in ("LDS", "STS"):
         counts[PREDICATED_SHARED_LOADS if name == "LDS" else PREDICATED_SHARED_STORES] += issued
     if name in ("LDL", "STL"):
         counts[LOCAL_LOADS if name == "LDL" else LOCAL_STORES] += requests
-    if not len(warps) or name in ("LDL", "STL"):
+    if not requests or name in ("LDL", "STL"):
         return
-    active = lanes_on[warps]
+    texts = {
+        "LDG": item.operands[1:2],
+        "LDS": item.operands[1:2],
+        "LDGSTS": item.operands[:2],
+    }.get(name, item.operands[:1])
+    addresses = [_need(machine.address(text), item) for text in texts]
+    # What differs from trip to trip has a row for each; what does not costs the same in all.
+    rows = max(len(value) if np.ndim(value) == 2 else 1 for value in (on, *addresses))
+    trips = rows if on.ndim == 1 else 1
+    which = machine.lanes(on, rows)
 
-    def lanes(text: str) -> np.ndarray:
-        address = _need(machine.address(text), item)
-        return np.broadcast_to(address, (machine.threads,)).reshape(-1, WARP)[warps]
+    def lanes(address: np.ndarray) -> np.ndarray:
+        return which.of(np.broadcast_to(address, (rows, machine.threads)))
 
     if name in ("LDG", "STG"):
-        sectors = int(
-            (distinct(lanes(item.operands[1 if name == "LDG" else 0]) >> 5, active) * weight).sum()
-        )
+        sectors = _pieces(lanes(addresses[0]) >> 5, which, trips)
         loads = name == "LDG"
         counts[metric.GLOBAL_LOAD_REQUESTS if loads else metric.GLOBAL_STORE_REQUESTS] += requests
         counts[metric.GLOBAL_LOAD_SECTORS if loads else metric.GLOBAL_STORE_SECTORS] += sectors
     elif name == "LDGSTS":
-        shared, source = lanes(item.operands[0]), lanes(item.operands[1])
+        shared, source = (lanes(address) for address in addresses)
         # A 16-byte copy that bypasses L1 is counted by what each line fills in shared memory.
         bypass = "BYPASS" in item.opcode and width == 16
         pieces = (source >> 7 << 20) | (shared >> 5) if bypass else source >> 5
         counts[metric.GLOBAL_LOAD_REQUESTS] += requests
-        counts[metric.GLOBAL_LOAD_SECTORS] += int((distinct(pieces, active) * weight).sum())
+        counts[metric.GLOBAL_LOAD_SECTORS] += _pieces(pieces, which, trips)
         counts[metric.ASYNC_COPIES] += requests
     else:
         load = name == "LDS"
-        address = lanes(item.operands[1 if load else 0])
-        first = address[np.arange(len(warps)), active.argmax(axis=1)]
-        pattern = np.where(active, address - first[:, None], 0)
+        address = lanes(addresses[0])
+        first = address[np.arange(len(address)), which.active.argmax(axis=1)]
+        pattern = np.where(which.active, address - first[:, None], 0)
         wavefronts = least = 0
-        if (pattern == pattern[0]).all() and (active == active[0]).all():
-            rows, row_weights = pattern[:1], [requests]
-        else:
-            rows, row_weights = pattern, weight.tolist()
-        for row, lanes_of_row, times in zip(rows, active, row_weights, strict=False):
-            cost = _wavefronts(row.tobytes(), lanes_of_row.tobytes(), width, load)
+        for row, lanes_of_row, times in _alike(pattern, which.active, which.weight):
+            cost = _wavefronts(row, lanes_of_row, width, load)
             wavefronts += times * cost[0]
             least += times * cost[1]
         counts[metric.SHARED_LOADS if load else metric.SHARED_STORES] += requests
@@ -648,69 +743,288 @@ def _memory(machine: Machine, item: Instruction, here: np.ndarray, on: np.ndarra
         )
 
 
-def _execute(machine: Machine, exists: np.ndarray) -> None:
+def _pieces(pieces: np.ndarray, which: _Lanes, trips: int) -> int:
+    """Distinct pieces of memory that warps touch, by their weights.
+
+    Args:
+        pieces: a number for each lane's piece, a row for each warp of each trip.
+        trips: how many times over the rows stand for the same warps and lanes.
+    """
+    active, weight = which.active, which.weight
+    if trips > 1:
+        # Moving all of a warp's pieces alike keeps their number: mostly one trip tells of all.
+        relative = (pieces - pieces[:, :1]).reshape(trips, -1, WARP)
+        if (relative == relative[0]).all():
+            warps = len(pieces) // trips
+            pieces, active, weight = pieces[:warps], active[:warps], trips * weight[:warps]
+    return int((distinct(pieces, active) * weight).sum())
+
+
+def _alike(
+    pattern: np.ndarray, active: np.ndarray, weight: np.ndarray
+) -> list[tuple[bytes, bytes, int]]:
+    """Rows that differ, as bytes, each with the weight of all that equal it."""
+    if (pattern == pattern[0]).all() and (active == active[0]).all():
+        return [(pattern[0].tobytes(), active[0].tobytes(), int(weight.sum()))]
+    weights: Counter[tuple[bytes, bytes]] = Counter()
+    for row, lanes_of_row, times in zip(pattern, active, weight.tolist(), strict=True):
+        weights[row.tobytes(), lanes_of_row.tobytes()] += times
+    return [(*key, times) for key, times in weights.items()]
+
+
+# --- control flow ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Step:
+    """An instruction with everything that its text alone decides."""
+
+    item: Instruction
+    name: str
+    kind: Literal["exit", "jump", "nothing", "unsupported", "memory", "other"]
+    width: int
+    """Bytes that each thread of a memory instruction moves."""
+    conditions: tuple[str, ...]
+    """Predicates of a jump beyond its guard."""
+    target: int | None
+    """Index that a jump goes to."""
+    ends_run: bool
+    """Whether threads may part here."""
+    registers: tuple[str, ...]
+    predicates: tuple[str, ...]
+    """What holds `result` afterwards, where the value is not computed."""
+    result: Unknown
+
+
+def _decode(program: Program) -> list[_Step]:
+    return [_decoded(program, item) for item in program.instructions]
+
+
+def _decoded(program: Program, item: Instruction) -> _Step:
+    name, target, width = item.opcode[0], None, _width(item)
+    conditions: tuple[str, ...] = ()
+    kind: Literal["exit", "jump", "nothing", "unsupported", "memory", "other"] = "other"
+    words = 2 if name.startswith(("D", "F2F")) else 1
+    results = item.operands[:2]
+    if name == "EXIT":
+        kind = "exit"
+    elif (name == "BRA" and "DIV" not in item.opcode) or item.opcode[:3] == _JUMP:
+        kind = "jump"
+        conditions = tuple(text for text in item.operands[:-1] if _is_predicate(text))
+        match = re.search(r"\.L[\w.]*", item.operands[-1])
+        target = program.labels.get(match[0]) if match else None
+    elif name in _NO_EFFECT or name == "BRA":
+        kind = "nothing"
+    elif name in _UNSUPPORTED:
+        kind = "unsupported"
+    elif name in _LOADS or name in _STORES or name == "LDGSTS":
+        kind = "memory"
+        results, words = item.operands[:1] if name in _LOADS else (), max(width // 4, 1)
+    return _Step(
+        item,
+        name,
+        kind,
+        width,
+        conditions,
+        target,
+        name in ("EXIT", "BRA", "CALL"),
+        _register_names(results[0], words) if results else (),
+        tuple(text for text in results if re.fullmatch(r"U?P\d+", text)),
+        Unknown(f"'{item}'"),
+    )
+
+
+def _run_step(
+    machine: Machine, step: _Step, here: np.ndarray, on: np.ndarray, everyone: bool
+) -> None:
+    """One instruction that is no jump, for the threads `on` of those `here`."""
+    if step.kind == "nothing":
+        return
+    if step.kind == "unsupported":
+        if on.any():
+            raise EmulatorError(f"the machine code cannot be counted: '{step.item}' is not known")
+        return
+    if step.kind == "memory":
+        _memory(machine, step, here, on)
+    elif step.name == "FFMA":
+        machine.counts[FFMA] += machine.lanes(on).threads
+    elif _integer(machine, step.item, None if everyone and step.item.guard is None else on):
+        return
+    # A value that is not computed is unknown for every thread.
+    for name in step.predicates:
+        machine.predicates[name] = step.result
+    for name in step.registers:
+        machine.registers[name] = step.result
+
+
+def _threads_on(machine: Machine, step: _Step, here: np.ndarray) -> np.ndarray:
+    """Those `here` for whom the instruction's predicates hold."""
+    on = here
+    for text in (*((step.item.guard,) if step.item.guard else ()), *step.conditions):
+        on = on & _need(machine.predicate(text), step.item)
+    return on
+
+
+def _execute(machine: Machine, exists: np.ndarray, many_trips: bool) -> None:
     """Run all threads to their ends."""
-    program = machine.program
+    steps = _decode(machine.program)
+    loops = _Loops(machine, steps) if many_trips else None
     waiting: dict[int, np.ndarray] = {0: exists}
+    came_from: int | None = None
     while waiting:
         index = min(waiting)
         here = waiting.pop(index)
         everyone = bool((here == exists).all())
+        if loops and came_from is not None:
+            loops.again(index, came_from, here, everyone, min(waiting, default=len(steps)))
+        came_from = None
         while True:
             if index in waiting:  # others have come to the same place
                 here = here | waiting.pop(index)
                 everyone = bool((here == exists).all())
-            item = program.instructions[index]
-            machine.steps += 1
-            if machine.steps > _MOST_STEPS:
-                raise EmulatorError("the machine code does not come to an end: a loop was misread")
-            name = item.opcode[0]
-            on = here
-            if item.guard is not None:
-                on = here & _need(machine.predicate(item.guard), item)
-            if name == "EXIT":
-                here = here & ~on
-            elif (name == "BRA" and "DIV" not in item.opcode) or item.opcode[:3] == _JUMP:
-                taken = on
-                for text in item.operands[:-1]:
-                    if re.fullmatch(r"!?U?P[0-9T]+", text):
-                        taken = taken & _need(machine.predicate(text), item)
-                match = re.search(r"\.L[\w.]*", item.operands[-1])
-                if match is None or match[0] not in program.labels:
-                    raise EmulatorError(f"the target of '{item}' is not a label")
+            step = steps[index]
+            machine.advance(1)
+            if step.kind == "exit":
+                here = here & ~_threads_on(machine, step, here)
+            elif step.kind == "jump":
+                taken = _threads_on(machine, step, here)
+                if step.target is None:
+                    raise EmulatorError(f"the target of '{step.item}' is not a label")
+                if (taken == here).all():
+                    taken = here  # the same array again: what is kept for it holds
+                    if step.target <= index and step.target < min(waiting, default=len(steps)):
+                        came_from = index
                 if taken.any():
-                    target = program.labels[match[0]]
-                    waiting[target] = waiting.get(target, np.zeros_like(taken)) | taken
+                    others = waiting.get(step.target)
+                    waiting[step.target] = taken if others is None else others | taken
                 here = here & ~taken
-            elif name in _NO_EFFECT or name == "BRA":
-                pass
-            elif name in _UNSUPPORTED:
-                if on.any():
-                    raise EmulatorError(
-                        f"the machine code cannot be counted: '{item}' is not known"
-                    )
-            elif name in _LOADS or name in _STORES or name == "LDGSTS":
-                _memory(machine, item, here, on)
-                if name in _LOADS:
-                    machine.set(
-                        item.operands[0], Unknown(f"'{item}'"), None, max(_width(item) // 4, 1)
-                    )
             else:
-                mask = None if everyone and item.guard is None else on
-                if name == "FFMA":
-                    machine.counts[FFMA] += int(
-                        (on.reshape(-1, WARP).sum(axis=1) * machine.weights).sum()
-                    )
-                if not _integer(machine, item, mask):
-                    _forget_results(machine, item, mask, 2 if name.startswith(("D", "F2F")) else 1)
+                on = here
+                if step.item.guard is not None:
+                    on = here & _need(machine.predicate(step.item.guard), step.item)
+                _run_step(machine, step, here, on, everyone)
             index += 1
-            if name in ("EXIT", "BRA", "CALL"):
+            if step.ends_run:
                 if not here.any():
                     break
                 everyone = bool((here == exists).all())
                 if waiting and min(waiting) < index:
                     waiting[index] = waiting.get(index, np.zeros_like(here)) | here
                     break
+
+
+class _Loops:
+    """Runs the trips of a loop many at a time, once its first trips show how it goes on."""
+
+    def __init__(self, machine: Machine, steps: Sequence[_Step]) -> None:
+        self.machine, self.steps = machine, steps
+        self.most_trips = _MOST_VALUES // machine.threads
+        self.starts: dict[int, tuple[np.ndarray, list[_State]]] = {}
+        """By the loop's first instruction: the threads in it, and the last starts of a trip."""
+        self.disappointments: Counter[int] = Counter()
+
+    def again(self, head: int, last: int, here: np.ndarray, everyone: bool, next_: int) -> None:
+        """All threads in a loop have jumped from its last instruction to its head.
+
+        Args:
+            next_: lowest instruction at which other threads wait.
+        """
+        for inner in [inner for inner in self.starts if head < inner <= last]:
+            del self.starts[inner]  # it will begin anew
+        threads, starts = self.starts.get(head, (here, []))
+        if threads is not here and not np.array_equal(threads, here):
+            starts = []
+        machine = self.machine
+        # Dictionaries are copied, arrays need not be: no instruction changes one in place.
+        starts.append((dict(machine.registers), dict(machine.predicates)))
+        del starts[:-REMEMBERED]
+        self.starts[head] = here, starts
+        # Others that wait within the loop would join on the way.
+        if len(starts) < 3 or next_ <= last or self.disappointments[head] >= _PATIENCE:
+            return
+        trips = first = min(8, self.most_trips)
+        while trips >= 4:
+            ran = self._run(head, last, here, everyone, starts, trips)
+            if ran < trips:
+                if ran < 3 and trips == first and (ran or len(starts) == REMEMBERED):
+                    self.disappointments[head] += 1
+                return
+            trips = min(4 * trips, self.most_trips)
+
+    def _run(
+        self,
+        head: int,
+        last: int,
+        here: np.ndarray,
+        everyone: bool,
+        starts: list[_State],
+        trips: int,
+    ) -> int:
+        """Run up to `trips` trips, and say how many; the machine stands at the loop's head then."""
+        machine, length = self.machine, 0
+        counted = machine.counts, machine.by_line
+        while True:
+            registers = Trips([start[0] for start in starts], trips)
+            predicates = Trips([start[1] for start in starts], trips)
+            machine.registers, machine.predicates = registers, predicates
+            machine.counts, machine.by_line, machine.trips = Counter(), Counter(), trips
+            try:
+                good, length = self._one_way(head, last, here, everyone, trips)
+                good = min(good, registers.proved(), predicates.proved()) if good else 0
+            except (GuessError, EmulatorError):  # an error that is one comes again, step by step
+                good = 0
+            counts, by_line = machine.counts, machine.by_line
+            machine.counts, machine.by_line = counted
+            machine.registers, machine.predicates = (dict(part) for part in starts[-1])
+            machine.trips = 1
+            if good == 0:
+                return 0
+            if good == trips:
+                break
+            trips = good  # once more, without those that did something else
+        machine.counts.update(counts)
+        machine.by_line.update(by_line)
+        machine.advance(trips * length)
+        starts.extend(
+            (registers.after(trip), predicates.after(trip))
+            for trip in range(max(0, trips - REMEMBERED), trips)
+        )
+        del starts[:-REMEMBERED]
+        machine.registers, machine.predicates = (dict(part) for part in starts[-1])
+        return trips
+
+    def _one_way(
+        self, head: int, last: int, here: np.ndarray, everyone: bool, trips: int
+    ) -> tuple[int, int]:
+        """Run one trip's instructions for all trips.
+
+        Returns:
+            How many of the first trips go the same way, round the loop, with all their threads; and
+            how many instructions that is.
+        """
+        machine, index, length, good = self.machine, head, 0, trips
+        while head <= index <= last:
+            step = self.steps[index]
+            length += 1
+            machine.within_limit(trips * length)
+            index += 1
+            if step.kind == "exit":
+                good = min(good, leading(~_threads_on(machine, step, here), trips))
+            elif step.kind == "jump":
+                taken = _threads_on(machine, step, here)
+                stay, go = leading(~taken, trips), leading(taken | ~here, trips)
+                good = min(good, max(stay, go))
+                if go > stay:
+                    if step.target is None:
+                        return 0, length
+                    if step.target == head:
+                        return good, length
+                    index = step.target
+            else:
+                _run_step(machine, step, here, _threads_on(machine, step, here), everyone)
+            if not good:
+                break
+        return 0, length
 
 
 def _constants(
@@ -747,6 +1061,7 @@ def count_program(
     *,
     blocks: np.ndarray | None = None,
     weights: np.ndarray | None = None,
+    many_trips: bool = True,
 ) -> CompiledCounts:
     """Count the memory instructions of a launch.
 
@@ -754,6 +1069,7 @@ def count_program(
         arguments: integers as they are; any array for a pointer (its contents do not matter).
         blocks, weights: linear block indices to run, and how many blocks each stands for; all
             blocks by default.
+        many_trips: run trips of a loop side by side where that is proved to be the same.
 
     Raises:
         EmulatorError: if an address or a branch depends on what is not computed.
@@ -784,7 +1100,7 @@ def count_program(
         _constants(program, arguments, block, grid),
         np.repeat(shares, padded // WARP),
     )
-    _execute(machine, linear < threads)
+    _execute(machine, linear < threads, many_trips)
     names = (
         metric.GLOBAL_LOAD_REQUESTS,
         metric.GLOBAL_LOAD_SECTORS,
@@ -817,6 +1133,7 @@ def count_gemm(
     k: int,
     *,
     sample: bool = True,
+    many_trips: bool = True,
 ) -> CompiledCounts:
     """Count a GEMM kernel's memory instructions as compiled, for C (M x N) = A B.
 
@@ -836,6 +1153,7 @@ def count_gemm(
         arguments,
         blocks=chosen.blocks if chosen else None,
         weights=chosen.weights if chosen else None,
+        many_trips=many_trips,
     )
     counted.sampled_blocks = len(chosen.blocks) if chosen else None
     return counted

@@ -133,7 +133,7 @@ def point_row(
     """One row of `points`; None if nothing is known about the point in this environment."""
     point = item.point
     build = item.build or {}
-    launch = item.spec if item.spec and item.spec.kind == "cuda" else None
+    launch = item.spec if item.spec and item.spec.cubin else None
     row: dict[str, Any] = {
         **point.row(),
         "source": run["source"],

@@ -9,8 +9,10 @@
 //              global traffic falls by BM / 32.
 // Measured     Not yet.
 //
-// BM  rows of C per block       BK  depth of a tile
-// BN  columns of C per block    TM  rows of C per thread
+// BM  rows of C per block
+// BN  columns of C per block
+// BK  depth of a tile
+// TM  rows of C per thread
 
 constexpr int THREADS = BM * BN / TM;
 

@@ -10,8 +10,11 @@
 //              mend both.
 // Measured     Not yet.
 //
-// BM, BN  rows and columns of C per block     TM, TN  rows and columns of C per thread
-// BK      depth of a tile
+// BM  rows of C per block
+// BN  columns of C per block
+// BK  depth of a tile
+// TM  rows of C per thread
+// TN  columns of C per thread
 
 constexpr int THREADS = (BM / TM) * (BN / TN);
 

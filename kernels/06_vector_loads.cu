@@ -11,8 +11,11 @@
 //              (quads of neighbouring threads lie TN floats apart): rung 7.
 // Measured     Not yet.
 //
-// BM, BN  rows and columns of C per block     TM, TN  rows and columns of C per thread
-// BK      depth of a tile
+// BM  rows of C per block
+// BN  columns of C per block
+// BK  depth of a tile
+// TM  rows of C per thread
+// TN  columns of C per thread
 
 #include "quad.cuh"
 

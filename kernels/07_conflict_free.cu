@@ -14,8 +14,12 @@
 //              fits every BK and takes no memory, but costs an instruction per address.
 // Measured     Not yet.
 //
-// BM, BN  rows and columns of C per block     TM, TN   rows and columns of C per thread
-// BK      depth of a tile                     SWIZZLE  0: padded rows of the tile of A; 1: swizzled
+// BM       rows of C per block
+// BN       columns of C per block
+// BK       depth of a tile
+// TM       rows of C per thread
+// TN       columns of C per thread
+// SWIZZLE  0: padded rows of the tile of A; 1: rows exchanged by an exclusive or
 
 #include "quad.cuh"
 

@@ -13,8 +13,12 @@
 // Measured     Not yet as a whole; the passes were: LDS.128 with shared pairs takes 2.0 cycles on an
 //              H200, without 4.0.
 //
-// BM, BN  rows and columns of C per block     TM, TN   rows and columns of C per thread
-// BK      depth of a tile                     LANES_M  lanes of a warp along the rows of C
+// BM       rows of C per block
+// BN       columns of C per block
+// BK       depth of a tile
+// TM       rows of C per thread
+// TN       columns of C per thread
+// LANES_M  lanes of a warp along the rows of C
 
 #include "quad.cuh"
 

@@ -11,8 +11,12 @@
 //              registers: a second set of operands and a tile in transit.
 // Measured     Not yet.
 //
-// BM, BN  rows and columns of C per block     TM, TN   rows and columns of C per thread
-// BK      depth of a tile                     LANES_M  lanes of a warp along the rows of C
+// BM       rows of C per block
+// BN       columns of C per block
+// BK       depth of a tile
+// TM       rows of C per thread
+// TN       columns of C per thread
+// LANES_M  lanes of a warp along the rows of C
 
 #include "quad.cuh"
 

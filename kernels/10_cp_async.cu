@@ -10,9 +10,13 @@
 //              transposed on its way, by 4-byte copies: four times the copy instructions of B.
 // Measured     Not yet.
 //
-// BM, BN  rows and columns of C per block     TM, TN   rows and columns of C per thread
-// BK      depth of a tile                     LANES_M  lanes of a warp along the rows of C
-// STAGES  tiles in shared memory
+// BM       rows of C per block
+// BN       columns of C per block
+// BK       depth of a tile
+// TM       rows of C per thread
+// TN       columns of C per thread
+// LANES_M  lanes of a warp along the rows of C
+// STAGES   tiles in shared memory
 
 #include "cp_async.cuh"
 #include "quad.cuh"

@@ -11,8 +11,14 @@
 //              (60 MB on an H200, from N = 2800 on), and in power, for bytes not moved are clock.
 // Measured     Not yet.
 //
-// GROUP   rows of tiles that the order runs down
-// The others as in rung 10: BM, BN, BK, TM, TN, LANES_M, STAGES
+// BM       rows of C per block
+// BN       columns of C per block
+// BK       depth of a tile
+// TM       rows of C per thread
+// TN       columns of C per thread
+// LANES_M  lanes of a warp along the rows of C
+// STAGES   tiles in shared memory
+// GROUP    rows of tiles that the order of blocks runs down
 
 #include "cp_async.cuh"
 #include "quad.cuh"

@@ -302,7 +302,7 @@ def test_a_slower_rung_is_called_slower(tmp_path: Path) -> None:
         tf.point("01_naive", NAIVE, tflops=8.0),
         tf.point("03_shared_tile", {"TILE": 16}, tflops=4.0),
     )
-    assert "2 Shared tile is slower than the one before, 1 Naive: 0.50" in page.text
+    assert "3 Shared tile is slower than the one before, 1 Naive: 0.50" in page.text
 
 
 def test_equal_rungs_are_called_equal(tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ def test_equal_rungs_are_called_equal(tmp_path: Path) -> None:
         tf.point("01_naive", NAIVE, tflops=8.0, count=400),
         tf.point("03_shared_tile", {"TILE": 16}, tflops=8.0, count=400),
     )
-    assert "2 Shared tile is as fast as 1 Naive: " in page.text
+    assert "3 Shared tile is as fast as 1 Naive: " in page.text
 
 
 def test_the_best_block_shape_is_compared_with_16_by_16(tmp_path: Path) -> None:
@@ -413,7 +413,7 @@ def test_the_traffic_section_counts_compares_and_concludes(tmp_path: Path) -> No
         "have the fullest sectors: 26.4 of 32 bytes (82.5 %) useful, but move 25 % more of them",
         "8\u00d732 and 32\u00d78 move equally many, with 9.6 and 26.4 useful bytes in each",
         "this result set does not have a time of each",
-        "2 Shared tile (TILE 32) moves 67,108,864 sectors, 16 times fewer than 1 Naive"
+        "3 Shared tile (TILE 32) moves 67,108,864 sectors, 16 times fewer than 1 Naive"
         " (16\u00d716): it fetches each element of A and B 64 instead of 2048 times",
         "536,870,912 sm_120 and sm_90a: 335,544,320 (\u00d70.625)",
         "Shared loads in sm_120 and sm_90a: \u00d70.625; nvcc merges the scalar loads",

@@ -28,6 +28,8 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define warpSize 32
+// CUDA allows alignas after __shared__, where C++ does not.
+#define alignas(bytes) __attribute__((aligned(bytes)))
 // __noinline__ is left alone: the standard headers of g++ use the word inside their own attributes.
 
 // A barrier in two branches must stay two barriers, and one must stay one: clang may merge or copy
@@ -95,6 +97,15 @@ unsigned emulated_activemask(void);
 void emulated_cp_async(void* shared, const void* global, unsigned bytes, unsigned source_bytes);
 void emulated_cp_async_commit(void);
 void emulated_cp_async_wait(unsigned pending_groups);
+// The instructions of mbarrier.cuh, tma.cuh and cluster.cuh.
+void emulated_mbarrier_init(void* barrier, unsigned arrivals);
+EMULATED_BARRIER void emulated_mbarrier_arrive(void* barrier, unsigned expected_bytes);
+EMULATED_BARRIER void emulated_mbarrier_wait(void* barrier, unsigned parity);
+void emulated_tma_load_2d(void* shared, const void* map, int column, int row, void* barrier);
+unsigned emulated_cluster_rank(void);
+unsigned emulated_cluster_size(void);
+EMULATED_BARRIER void emulated_cluster_sync(void);
+void emulated_cluster_load(void* value, const void* shared, unsigned rank);
 float emulated_atomic_add_float(float* address, float value);
 int emulated_atomic_add_int(int* address, int value);
 void emulated_trap(void);

@@ -22,6 +22,10 @@ enum EmulatorFindingKind {
   kShuffleSource,
   kEndlessLoop,
   kMachineFault,
+  kUninitialisedBarrier,
+  kOverArrival,
+  kTransactionCount,
+  kPeerExited,
 };
 
 // One static access: a call site x space x width x kind. Counts are of warp-level requests.
@@ -41,7 +45,8 @@ struct EmulatorFinding {
   uint32_t kind, space;
   uint64_t pc, other_pc;
   int32_t array;
-  uint32_t thread, other_thread, bytes;
+  uint32_t thread, other_thread, bytes;  // of a wait for an mbarrier that never ends: arrivals and
+                                         // bytes that are missing in other_thread and bytes
   uint64_t block;
   int64_t offset;  // bytes from the start of the array, negative in front of it; of a divergent
                    // barrier its line, and in `bytes` the other barrier's line or 0
@@ -51,17 +56,32 @@ struct EmulatorFinding {
 struct EmulatorTotals {
   uint64_t threads, blocks, accesses, switches, barriers;
   uint64_t unmatched_requests;  // could not be ordered in lockstep: see docs/emulator.md
+  uint64_t tma_load_bytes, tma_load_sectors;  // inside the matrix; distinct 32-byte sectors of a copy
+  uint64_t cluster_load_bytes;
   uint64_t aborted;
   double seconds;
 };
 
 struct EmulatorBlockCounts { uint64_t block, requests, sectors, unique_bytes, wavefronts; };
 
+// What a TensorMap holds here; as large as CUDA's CUtensorMap. Extents and pitch are in floats.
+constexpr uint64_t kTensorMapMark = 0x70616d2d726f736eull;
+struct EmulatorTensorMap {
+  uint64_t mark;
+  const float* base;  // element (0, 0)
+  uint32_t rows, columns;
+  uint64_t pitch;
+  uint32_t box_rows, box_columns;
+  uint64_t unused[11];
+};
+static_assert(sizeof(EmulatorTensorMap) == 128, "the size of a CUtensorMap");
+
 struct EmulatorLaunch {
   uint32_t grid[3], block[3];
   void** arguments;
   uint32_t trace, check, reverse;
-  uint32_t shared_symbols, guard_symbols, unused;
+  uint32_t shared_symbols, guard_symbols;
+  uint32_t cluster[3];
   const uint64_t* shared_offsets;  // in the TLS segment: of each shared array, then of each guard
   const uint64_t* shared_sizes;
   const uint64_t* blocks;   // linear block indices to run, or null for all

@@ -82,9 +82,11 @@ constexpr size_t kStackBytes = 64u << 10;
 // All stacks lie side by side, so that one comparison tells local memory from the rest.
 struct Stacks {
   char* begin = nullptr;
+  size_t bytes = 0;
 
   bool reserve(uint32_t threads) {
-    void* memory = mmap(nullptr, kMaxThreads * kStackBytes, PROT_READ | PROT_WRITE,
+    bytes = threads * kStackBytes;
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return false;
     begin = static_cast<char*>(memory);
@@ -95,11 +97,11 @@ struct Stacks {
   }
   // After every launch: guard pages are mappings, of which a process may have only some 65,000.
   void release() {
-    if (begin) munmap(begin, kMaxThreads * kStackBytes);
+    if (begin) munmap(begin, bytes);
     begin = nullptr;
   }
   bool contains(uintptr_t address) const {
-    return address - (uintptr_t)begin < kMaxThreads * kStackBytes;
+    return address - (uintptr_t)begin < bytes;
   }
   // The tops are staggered: equal offsets in every stack would share a few cache sets.
   char* top(uint32_t thread) const {

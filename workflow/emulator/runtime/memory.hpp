@@ -21,7 +21,7 @@ struct GlobalWriter {
   uint32_t thread_plus_one;  // over the whole grid; 0: nobody
   uint32_t epoch;            // barrier interval of the write
   uint32_t pc;
-  uint32_t atomic;
+  uint32_t atomic : 1, time : 31;  // by the thread's vector clock, where the block keeps them
 };
 
 struct Buffer {

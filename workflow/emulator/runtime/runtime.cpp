@@ -8,6 +8,7 @@
 #undef blockIdx
 #undef blockDim
 #undef gridDim
+#undef alignas
 
 #include <algorithm>
 #include <chrono>
@@ -16,8 +17,10 @@
 #include <vector>
 
 #include "api.h"
+#include "clocks.hpp"
 #include "counters.hpp"
 #include "fiber.hpp"
+#include "mbarrier.hpp"
 #include "memory.hpp"
 #include "shadow.hpp"
 
@@ -48,7 +51,16 @@ struct AsyncCopy {
   uint32_t bytes, source_bytes, pc;
 };
 
-enum LaneState { kRunning, kPaused, kAtBarrier, kAtWarpOperation, kExited };
+enum LaneState {
+  kRunning,
+  kPaused,
+  kAtBarrier,
+  kAtWarpOperation,
+  kAtMbarrier,
+  kAtClusterBarrier,
+  kExited,
+  kLaneStates
+};
 
 // Accesses that a lane records before it pauses, so that a warp's records stay in the cache.
 constexpr uint32_t kChunk = 512;
@@ -95,6 +107,7 @@ struct Lane {
   uint64_t value;
   const uint64_t* exchanged;
   uint32_t exchanged_mask;
+  uint32_t barrier, parity;  // of the mbarrier that it waits for
   Records records;  // since the last flush
   std::vector<AsyncCopy> open_group;
   std::vector<std::vector<AsyncCopy>> groups;
@@ -104,6 +117,35 @@ struct SharedArray {
   uint64_t offset, bytes;
 };
 
+constexpr uint32_t kMostClusterBlocks = 16;
+
+// The last read of a shared word by another block of the cluster.
+struct RemoteRead {
+  uint32_t epoch, pc, thread;  // epoch: of the cluster barrier before it
+};
+// A place that reads another block's shared memory, since the last cluster barrier.
+struct PeerRead {
+  uint32_t pc, thread;
+  int64_t offset;
+  uint3 block;
+};
+
+// What a block of a cluster keeps while another one runs: the values of the variables below.
+struct Block {
+  uint3 index;
+  Lane* lanes;
+  bool finished;
+  uint32_t epoch, first_epoch;
+  uint16_t warp_epoch[kMaxThreads / kWarp];
+  std::vector<char> window;
+  std::vector<ShadowWord> shadow;
+  std::vector<RemoteRead> remote_reads;
+  std::vector<Barrier> barriers;
+  Clocks clocks;
+};
+
+constexpr uint16_t kCpAsync = 1, kTma = 2;  // what a word in flight waits for
+
 // Bytes of the window that the compiler added: the guard of a shared array of vector types.
 constexpr uint8_t kCompilers = 255;
 
@@ -111,7 +153,8 @@ static Stacks stacks;
 static Arena arena;
 static Module module;
 static Counters counters;
-static Lane* lanes;
+static Lane* all_lanes;  // of a whole cluster
+static Lane* lanes;      // of the block that runs
 static Lane* current;
 static void* scheduler_stack;
 
@@ -123,9 +166,15 @@ static std::vector<SharedArray> shared_arrays;
 static std::vector<uint8_t> array_of_byte;  // of the shared window: array + 1, 0 or kCompilers
 static std::vector<ShadowWord> shadow;
 static uint3 block_idx;
-static uint32_t threads_per_block, epoch, first_epoch_of_block;
+static uint32_t threads_per_block, epoch, first_epoch_of_block, last_epoch;
 static uint16_t warp_epoch[kMaxThreads / kWarp];
 static uint64_t exchange[kMaxThreads / kWarp][kWarp][kWarp];  // [warp][leading lane][lane]
+static std::vector<Barrier> barriers;
+static Clocks clocks;
+static std::vector<Block> cluster;  // its blocks; empty where clusters have one block
+static uint32_t rank, cluster_epoch;
+static std::vector<RemoteRead> remote_reads;  // of the shared words of the block that runs
+static std::vector<PeerRead> peer_reads;
 static bool aborted;
 
 static uint64_t linear_block() {
@@ -199,6 +248,19 @@ static COLD void out_of_bounds(uintptr_t address, uint32_t bytes, uint32_t pc, u
   if (!arena.make_accessible(address, bytes)) abandon_launch();
 }
 
+static uint64_t cluster_of(uint64_t block) {
+  uint64_t x = block % launch.grid[0], y = block / launch.grid[0] % launch.grid[1],
+           z = block / launch.grid[0] / launch.grid[1];
+  return x / launch.cluster[0] +
+         (uint64_t)launch.grid[0] * (y / launch.cluster[1] +
+                                     (uint64_t)launch.grid[1] * (z / launch.cluster[2]));
+}
+// Whether a barrier of the cluster lies between another block's write and now.
+static bool ordered_by_cluster(const GlobalWriter& writer) {
+  return !cluster.empty() && writer.epoch < cluster_epoch &&
+         cluster_of((writer.thread_plus_one - 1) / threads_per_block) == cluster_of(linear_block());
+}
+
 static void check_global_words(uint32_t slot, int64_t offset, uint32_t bytes, uint32_t pc,
                                uint32_t kind) {
   Buffer& buffer = arena.buffers[slot];
@@ -210,17 +272,23 @@ static void check_global_words(uint32_t slot, int64_t offset, uint32_t bytes, ui
   }
   Lane& lane = *current;
   uint32_t first = (uint32_t)(linear_block() * threads_per_block) + 1;  // of this block's threads
+  uint32_t time = clocks.on ? clocks.time(lane.thread) : 0;
   for (int64_t word = offset >> 2; word <= (offset + bytes - 1) >> 2; word++) {
     GlobalWriter& writer = buffer.writers[word];
     if (UNLIKELY(writer.thread_plus_one && writer.thread_plus_one != first + lane.thread &&
                  !(kind == kAtomic && writer.atomic))) {
       bool same_block = writer.thread_plus_one - first < threads_per_block;
-      if (!same_block || writer.epoch == epoch)
+      bool ordered =
+          same_block ? writer.epoch != epoch ||
+                           (clocks.on && clocks.knows(lane.thread, writer.thread_plus_one - first,
+                                                      writer.time))
+                     : ordered_by_cluster(writer);
+      if (!ordered)
         report(kGlobalRace, kGlobal, pc, writer.pc, (int32_t)slot, offset, bytes, lane.thread,
                same_block ? writer.thread_plus_one - first
                           : (writer.thread_plus_one - 1) % threads_per_block);
     }
-    if (writes) writer = GlobalWriter{first + lane.thread, epoch, pc, kind == kAtomic};
+    if (writes) writer = GlobalWriter{first + lane.thread, epoch, pc, kind == kAtomic, time};
   }
 }
 
@@ -273,14 +341,31 @@ static inline bool in_array(uint64_t offset, uint32_t bytes) {
          array_of_byte[offset] == array_of_byte[offset + bytes - 1];
 }
 
-static inline void check_shared_read(ShadowWord& word, uint64_t offset, uint32_t bytes, uint32_t pc) {
+// Whether the last write of a word lies in this epoch and nothing orders it before the current thread.
+template <bool kByClocks>
+static inline bool write_unordered(uint64_t i) {
+  const ShadowWord& word = shadow[i];
+  if (word.write_epoch != epoch) return false;
+  if (kByClocks) return !clocks.knows_write(current->thread, i);
+  return unordered(word.writer, current->thread, warp_epoch[current->warp]);
+}
+
+template <bool kByClocks>
+static inline void check_shared_read(uint64_t i, uint64_t offset, uint32_t bytes, uint32_t pc) {
+  ShadowWord& word = shadow[i];
   uint32_t thread = current->thread;
-  uint16_t now = warp_epoch[current->warp];
   if (UNLIKELY(word.write_epoch < first_epoch_of_block))
     report_shared(kUninitialisedRead, offset, bytes, pc, 0, 0);
-  else if (UNLIKELY(word.write_epoch == epoch && unordered(word.writer, thread, now)))
+  else if (UNLIKELY(write_unordered<kByClocks>(i)))
     report_shared(kRaceReadWrite, offset, bytes, pc, word.write_pc, word.writer.thread);
-  Reader reader{(uint16_t)thread, now};
+  if (kByClocks) {
+    if (word.read_epoch != epoch) clocks.forget_reads(i);
+    word.read_epoch = epoch;
+    word.read_pc = pc;
+    clocks.note_read(i, thread, clocks.time(thread));
+    return;
+  }
+  Reader reader{(uint16_t)thread, warp_epoch[current->warp]};
   if (word.read_epoch != epoch) {
     word.read_epoch = epoch;
     word.reader = word.other_reader = reader;
@@ -293,23 +378,66 @@ static inline void check_shared_read(ShadowWord& word, uint64_t offset, uint32_t
 }
 
 // A write conflicts with an earlier write or read of the same interval.
-static inline void check_shared_conflicts(ShadowWord& word, uint64_t offset, uint32_t bytes,
-                                          uint32_t pc) {
-  uint32_t thread = current->thread;
-  uint16_t now = warp_epoch[current->warp];
-  if (UNLIKELY(word.write_epoch == epoch && unordered(word.writer, thread, now)))
+template <bool kByClocks>
+static inline void check_shared_conflicts(uint64_t i, uint64_t offset, uint32_t bytes, uint32_t pc) {
+  ShadowWord& word = shadow[i];
+  if (UNLIKELY(write_unordered<kByClocks>(i)))
     report_shared(kRaceWriteWrite, offset, bytes, pc, word.write_pc, word.writer.thread);
   if (word.read_epoch == epoch) {
+    if (kByClocks) {
+      int64_t reader = clocks.unknown_reader(i, current->thread);
+      if (UNLIKELY(reader >= 0))
+        report_shared(kRaceReadWrite, offset, bytes, pc, word.read_pc, (uint32_t)reader);
+      word.read_epoch = 0;  // what is ordered before this write need not be compared again
+      return;
+    }
+    uint32_t thread = current->thread;
+    uint16_t now = warp_epoch[current->warp];
     if (UNLIKELY(unordered(word.reader, thread, now)))
       report_shared(kRaceReadWrite, offset, bytes, pc, word.read_pc, word.reader.thread);
     else if (UNLIKELY(unordered(word.other_reader, thread, now)))
       report_shared(kRaceReadWrite, offset, bytes, pc, word.read_pc, word.other_reader.thread);
   }
 }
-static inline void note_shared_write(ShadowWord& word, uint32_t pc) {
+template <bool kByClocks>
+static inline void note_shared_write(uint64_t i, uint32_t pc) {
+  ShadowWord& word = shadow[i];
   word.write_epoch = epoch;
   word.writer = Reader{(uint16_t)current->thread, warp_epoch[current->warp]};
   word.write_pc = pc;
+  if (kByClocks) clocks.note_write(i, current->thread, clocks.time(current->thread));
+}
+
+// A block of the cluster that reads this block's memory must have come to a cluster barrier before it
+// is written again.
+static COLD void check_remote_readers(uint64_t offset, uint32_t bytes, uint32_t pc) {
+  for (uint64_t i = offset >> 2; i <= (offset + bytes - 1) >> 2; i++)
+    if (remote_reads[i].epoch == cluster_epoch) {
+      report_shared(kRaceReadWrite, offset, bytes, pc, remote_reads[i].pc, remote_reads[i].thread);
+      return;
+    }
+}
+
+template <bool kByClocks>
+static inline void check_shared_words(uint64_t offset, uint32_t bytes, uint32_t kind, uint32_t pc) {
+  for (uint64_t i = offset >> 2; i <= (offset + bytes - 1) >> 2; i++) {
+    ShadowWord& word = shadow[i];
+    if (UNLIKELY(word.in_flight))
+      report_shared(kInFlight, offset, bytes, pc, word.write_pc, word.writer.thread);
+    if (kind == kLoad) {
+      check_shared_read<kByClocks>(i, offset, bytes, pc);
+    } else {
+      check_shared_conflicts<kByClocks>(i, offset, bytes, pc);
+      if (kind == kAsyncDestination) {
+        // until it lands: the word belongs to this copy
+        word.in_flight = kCpAsync;
+        word.write_pc = pc;
+        word.writer.thread = (uint16_t)current->thread;
+      } else {
+        note_shared_write<kByClocks>(i, pc);
+      }
+    }
+  }
 }
 
 static inline void check_shared(uint64_t offset, uint32_t bytes, uint32_t kind, uint32_t pc) {
@@ -318,23 +446,20 @@ static inline void check_shared(uint64_t offset, uint32_t bytes, uint32_t kind, 
     return;
   }
   if (UNLIKELY(offset & (bytes - 1))) report_shared(kMisaligned, offset, bytes, pc, 0, 0);
+  if (kind != kLoad && UNLIKELY(!remote_reads.empty())) check_remote_readers(offset, bytes, pc);
+  if (UNLIKELY(clocks.on))
+    check_shared_words<true>(offset, bytes, kind, pc);
+  else
+    check_shared_words<false>(offset, bytes, kind, pc);
+}
+
+// A copy of cp.async has landed; others may read it after the next synchronisation.
+template <bool kByClocks>
+static inline void land_in_shared(uint64_t offset, uint32_t bytes, uint32_t pc) {
   for (uint64_t i = offset >> 2; i <= (offset + bytes - 1) >> 2; i++) {
-    ShadowWord& word = shadow[i];
-    if (UNLIKELY(word.in_flight))
-      report_shared(kInFlight, offset, bytes, pc, word.write_pc, word.writer.thread);
-    if (kind == kLoad) {
-      check_shared_read(word, offset, bytes, pc);
-    } else {
-      check_shared_conflicts(word, offset, bytes, pc);
-      if (kind == kAsyncDestination) {
-        // until it lands: the word belongs to this copy
-        word.in_flight = 1;
-        word.write_pc = pc;
-        word.writer.thread = (uint16_t)current->thread;
-      } else {
-        note_shared_write(word, pc);
-      }
-    }
+    shadow[i].in_flight = 0;
+    check_shared_conflicts<kByClocks>(i, offset, bytes, pc);
+    note_shared_write<kByClocks>(i, pc);
   }
 }
 
@@ -555,11 +680,10 @@ void emulated_cp_async_wait(unsigned pending_groups) {
       memset(copy.shared + copy.source_bytes, 0, copy.bytes - copy.source_bytes);
       uint64_t offset = (uint64_t)(copy.shared - module.shared);
       if (!launch.check || offset >= module.shared_bytes || !in_array(offset, copy.bytes)) continue;
-      for (uint64_t word = offset >> 2; word <= (offset + copy.bytes - 1) >> 2; word++) {
-        shadow[word].in_flight = 0;
-        check_shared_conflicts(shadow[word], offset, copy.bytes, copy.pc);
-        note_shared_write(shadow[word], copy.pc);  // others may read after the next barrier
-      }
+      if (clocks.on)
+        land_in_shared<true>(offset, copy.bytes, copy.pc);
+      else
+        land_in_shared<false>(offset, copy.bytes, copy.pc);
     }
   lane.groups.erase(lane.groups.begin(), lane.groups.begin() + (long)finished);
 }
@@ -580,6 +704,273 @@ void emulated_trap() {
   report(kTrap, kOtherSpace, (uint32_t)(RETURN_ADDRESS - module.base), 0, -1, 0, 0, current->thread,
          0);
   abandon_launch();
+}
+}
+
+// ---- mbarriers ----------------------------------------------------------------------------------
+
+namespace emulator {
+
+// Offset of a barrier in the shared window; the launch ends where there can be none.
+static uint64_t barrier_offset(const void* barrier, uint32_t pc) {
+  uint64_t offset = (uint64_t)((const char*)barrier - module.shared);
+  if (offset < module.shared_bytes && in_array(offset, 8)) return offset;
+  if (offset < module.shared_bytes)
+    shared_out_of_bounds((int64_t)offset, 8, pc);
+  else
+    report(kWildAddress, kOtherSpace, pc, 0, -1, (int64_t)(uintptr_t)barrier, 8, current->thread, 0);
+  abandon_launch();
+}
+
+static uint32_t initialised_barrier(const void* barrier, uint32_t pc) {
+  uint64_t offset = barrier_offset(barrier, pc);
+  for (uint32_t i = 0; i < barriers.size(); i++)
+    if (barriers[i].offset == offset) {
+      if (launch.check) check_shared(offset, 8, kLoad, pc);
+      return i;
+    }
+  report_shared(kUninitialisedBarrier, offset, 8, pc, 0, 0);
+  abandon_launch();
+}
+
+// What came before in this epoch gets the stamps that it would have had.
+static void start_clocks() {
+  clocks.start(threads_per_block, shadow.size(), warp_epoch);
+  for (uint64_t i = 0; i < shadow.size(); i++) {
+    const ShadowWord& word = shadow[i];
+    if (word.write_epoch == epoch)
+      clocks.note_write(i, word.writer.thread, Clocks::stamp_of(word.writer.warp_epoch));
+    if (word.read_epoch != epoch) continue;
+    clocks.forget_reads(i);
+    for (const Reader& reader : {word.reader, word.other_reader})
+      clocks.note_read(i, reader.thread, Clocks::stamp_of(reader.warp_epoch));
+  }
+}
+
+static void deliver(const TileCopy& copy, uint32_t writer, uint32_t time) {
+  if (!copy.lands) return;
+  char* to = module.shared + copy.offset;
+  size_t row_bytes = copy.map.box_columns * sizeof(float);
+  for (uint32_t row = 0; row < copy.map.box_rows; row++, to += row_bytes) {
+    InsideColumns inside = inside_columns(copy, row);
+    memset(to, 0, row_bytes);
+    if (inside.first < inside.last)
+      memcpy(to + inside.first * sizeof(float), global_element(copy, row, inside.first),
+             (size_t)(inside.last - inside.first) * sizeof(float));
+  }
+  if (!launch.check) return;
+  for (uint64_t i = copy.offset >> 2; i < (copy.offset + copy.bytes()) >> 2; i++) {
+    shadow[i].in_flight = 0;
+    shadow[i].write_epoch = epoch;
+    clocks.note_write(i, writer, time);
+  }
+}
+
+static void complete_phase(uint32_t index) {
+  Barrier& barrier = barriers[index];
+  barrier.completions++;
+  uint32_t writer = clocks.on ? clocks.barrier_writer(index) : 0;
+  for (const TileCopy& copy : barrier.copies) deliver(copy, writer, barrier.completions);
+  if (clocks.on) {
+    if (!barrier.copies.empty())
+      barrier.published[writer] = std::max(barrier.published[writer], barrier.completions);
+    barrier.completed = barrier.published;
+  }
+  barrier.copies.clear();
+  barrier.expected = barrier.queued = 0;
+  barrier.pending = barrier.arrivals;
+  barrier.phase++;
+}
+
+// After an arrival or a new copy: completes the phase if it waits for nothing more.
+static void settle(uint32_t index, uint32_t pc) {
+  Barrier& barrier = barriers[index];
+  if (barrier.pending) return;
+  if (barrier.queued > barrier.expected) {
+    report_shared(kTransactionCount, barrier.offset, (uint32_t)(barrier.queued - barrier.expected),
+                  barrier.copies.empty() ? pc : barrier.copies.back().pc, 0, 0);
+    barrier.expected = barrier.queued;
+  }
+  if (!barrier.expected) complete_phase(index);
+}
+
+static uint32_t distinct_sectors(const TileCopy& copy) {
+  uint32_t count = 0;
+  uint64_t last = 0;  // rows follow each other in memory
+  for (uint32_t row = 0; row < copy.map.box_rows; row++) {
+    InsideColumns inside = inside_columns(copy, row);
+    if (inside.first == inside.last) continue;
+    uint64_t first = (uint64_t)global_element(copy, row, inside.first) >> 5,
+             end = ((uint64_t)global_element(copy, row, inside.last) - 1) >> 5;
+    if (first == last) first++;
+    if (first <= end) count += (uint32_t)(end - first + 1);
+    last = end;
+  }
+  return count;
+}
+
+static void count_copy(const TileCopy& copy) {
+  uint64_t bytes = 0;
+  for (uint32_t row = 0; row < copy.map.box_rows; row++) {
+    InsideColumns inside = inside_columns(copy, row);
+    bytes += (uint64_t)(inside.last - inside.first) * sizeof(float);
+  }
+  uint32_t sectors = distinct_sectors(copy);
+  totals.tma_load_bytes += counters.weight * bytes;
+  totals.tma_load_sectors += counters.weight * sectors;
+  counters.block.requests++;
+  counters.block.sectors += sectors;
+  counters.block.unique_bytes += bytes;
+}
+
+// The copy writes at some time between now and the completion of its phase: what the destination was
+// used for must be over now.
+static void check_copy(const TileCopy& copy) {
+  for (uint32_t row = 0; row < copy.map.box_rows; row++) {
+    InsideColumns inside = inside_columns(copy, row);
+    if (inside.first == inside.last) continue;
+    uintptr_t first = (uintptr_t)global_element(copy, row, inside.first);
+    if (arena.buffers[arena.slot(first)].writers)
+      check_global_words(arena.slot(first), arena.offset(first),
+                         (uint32_t)(inside.last - inside.first) * 4, copy.pc, kLoad);
+  }
+  if (!copy.lands) return;
+  if (!remote_reads.empty()) check_remote_readers(copy.offset, copy.bytes(), copy.pc);
+  for (uint64_t i = copy.offset >> 2; i < (copy.offset + copy.bytes()) >> 2; i++) {
+    if (shadow[i].in_flight)
+      report_shared(kInFlight, 4 * i, 4, copy.pc, shadow[i].write_pc, shadow[i].writer.thread);
+    check_shared_conflicts<true>(i, 4 * i, 4, copy.pc);
+    shadow[i].in_flight = kTma;
+    shadow[i].write_pc = copy.pc;
+    shadow[i].writer.thread = (uint16_t)copy.thread;
+  }
+}
+
+}  // namespace emulator
+
+extern "C" {
+void emulated_mbarrier_init(void* barrier, unsigned arrivals) {
+  uint32_t pc = (uint32_t)(RETURN_ADDRESS - module.base);
+  uint64_t offset = barrier_offset(barrier, pc);
+  if (launch.check) {
+    if (!clocks.on) start_clocks();
+    check_shared(offset, 8, kStore, pc);
+  }
+  Barrier fresh(offset, arrivals);
+  if (clocks.on) fresh.published = fresh.completed = clocks.nothing();
+  for (Barrier& known : barriers)
+    if (known.offset == offset) {
+      fresh.completions = known.completions;  // the times of its copies must not repeat
+      known = std::move(fresh);
+      return;
+    }
+  barriers.push_back(std::move(fresh));
+}
+
+void emulated_mbarrier_arrive(void* address, unsigned expected_bytes) {
+  uint32_t pc = (uint32_t)(RETURN_ADDRESS - module.base), index = initialised_barrier(address, pc);
+  Barrier& barrier = barriers[index];
+  if (!barrier.pending) {
+    report_shared(kOverArrival, barrier.offset, 8, pc, 0, 0);
+    return;
+  }
+  barrier.expected += expected_bytes;
+  if (clocks.on) clocks.publish(current->thread, barrier.published);
+  barrier.pending--;
+  settle(index, pc);
+}
+
+// A warp waits as a whole: its lanes go on together, as they do where they try in a loop.
+void emulated_mbarrier_wait(void* address, unsigned parity) {
+  Lane& lane = *current;
+  lane.waiting_pc = (uint32_t)(RETURN_ADDRESS - module.base);
+  lane.barrier = initialised_barrier(address, lane.waiting_pc);
+  lane.parity = parity;
+  lane.state = kAtMbarrier;
+  yield();
+}
+
+void emulated_tma_load_2d(void* shared, const void* map, int column, int row, void* address) {
+  uint32_t pc = (uint32_t)(RETURN_ADDRESS - module.base), index = initialised_barrier(address, pc);
+  TileCopy copy{};
+  memcpy(&copy.map, map, sizeof copy.map);
+  if (copy.map.mark != kTensorMapMark) {
+    report(kWildAddress, kOtherSpace, pc, 0, -1, (int64_t)(uintptr_t)map, sizeof copy.map,
+           current->thread, 0);
+    abandon_launch();
+  }
+  copy.offset = (uint64_t)((char*)shared - module.shared);
+  copy.column = column;
+  copy.row = row;
+  copy.thread = current->thread;
+  copy.pc = pc;
+  copy.lands = copy.offset < module.shared_bytes && in_array(copy.offset, copy.bytes());
+  if (!copy.lands)
+    shared_out_of_bounds((int64_t)copy.offset, copy.bytes(), pc);
+  else if (launch.check && (uintptr_t)shared % 128)
+    report_shared(kMisaligned, copy.offset, 128, pc, 0, 0);
+  if (launch.trace) count_copy(copy);
+  if (launch.check) check_copy(copy);
+  barriers[index].queued += copy.bytes();
+  barriers[index].copies.push_back(copy);
+  settle(index, pc);
+}
+}
+
+// ---- clusters -----------------------------------------------------------------------------------
+
+namespace emulator {
+
+static void check_peer_words(const Block& peer, uint64_t offset, uint32_t pc) {
+  for (uint64_t i = offset >> 2; i < (offset + 16) >> 2; i++) {
+    const ShadowWord& word = peer.shadow[i];
+    if (word.in_flight)
+      report_shared(kInFlight, offset, 16, pc, word.write_pc, word.writer.thread);
+    else if (word.write_epoch < peer.first_epoch)
+      report_shared(kUninitialisedRead, offset, 16, pc, 0, 0);
+    else if (word.write_epoch >= cluster_epoch)
+      report_shared(kRaceReadWrite, offset, 16, pc, word.write_pc, word.writer.thread);
+  }
+}
+
+}  // namespace emulator
+
+extern "C" {
+unsigned emulated_cluster_rank() { return rank; }
+unsigned emulated_cluster_size() { return cluster.empty() ? 1 : (unsigned)cluster.size(); }
+
+void emulated_cluster_sync() {
+  current->waiting_pc = (uint32_t)(RETURN_ADDRESS - module.base);
+  current->state = kAtClusterBarrier;
+  yield();
+}
+
+void emulated_cluster_load(void* value, const void* shared, unsigned peer_rank) {
+  uint32_t pc = (uint32_t)(RETURN_ADDRESS - module.base);
+  uint64_t offset = (uint64_t)((const char*)shared - module.shared);
+  if (offset >= module.shared_bytes || !in_array(offset, 16) || peer_rank >= emulated_cluster_size()) {
+    if (offset < module.shared_bytes && peer_rank < emulated_cluster_size())
+      shared_out_of_bounds((int64_t)offset, 16, pc);
+    else
+      report(kWildAddress, kOtherSpace, pc, 0, -1, (int64_t)(uintptr_t)shared, 16, current->thread, 0);
+    abandon_launch();
+  }
+  if (launch.trace) totals.cluster_load_bytes += 16 * counters.weight;
+  if (peer_rank == rank) {
+    if (launch.check) check_shared(offset, 16, kLoad, pc);
+    memcpy(value, shared, 16);
+    return;
+  }
+  Block& peer = cluster[peer_rank];
+  memcpy(value, peer.window.data() + offset, 16);
+  if (!launch.check) return;
+  if (offset % 16) report_shared(kMisaligned, offset, 16, pc, 0, 0);
+  check_peer_words(peer, offset, pc);
+  for (uint64_t i = offset >> 2; i < (offset + 16) >> 2; i++)
+    peer.remote_reads[i] = RemoteRead{cluster_epoch, pc, current->thread};
+  for (const PeerRead& known : peer_reads)
+    if (known.pc == pc) return;
+  peer_reads.push_back(PeerRead{pc, current->thread, (int64_t)offset, block_idx});
 }
 }
 
@@ -746,6 +1137,7 @@ static bool release_warp_groups(uint32_t warp_index) {
       if ((waiting >> i & 1) && warp[i].mask == warp[lead].mask) group |= 1u << i;
     rest &= ~group;
     if ((group & warp[lead].mask & alive) != (warp[lead].mask & alive)) continue;
+    if (clocks.on) clocks.join_lanes(warp_index * kWarp, group);
     for (uint32_t i = 0; i < width; i++) {
       if (!(group >> i & 1)) continue;
       exchange[warp_index][lead][i] = warp[i].value;
@@ -759,6 +1151,21 @@ static bool release_warp_groups(uint32_t warp_index) {
   return released;
 }
 
+// Lets the lanes go on whose mbarrier has completed the phase that they wait for.
+static bool release_mbarrier_waits(uint32_t warp_index) {
+  Lane* warp = lanes + warp_index * kWarp;
+  uint32_t width = std::min(kWarp, threads_per_block - warp_index * kWarp);
+  bool released = false;
+  for (uint32_t i = 0; i < width; i++) {
+    if (warp[i].state != kAtMbarrier || !barriers[warp[i].barrier].passed(warp[i].parity)) continue;
+    if (clocks.on) clocks.learn(warp[i].thread, barriers[warp[i].barrier].completed);
+    warp[i].state = kRunning;
+    warp[i].pauses = 0;
+    released = true;
+  }
+  return released;
+}
+
 static COLD void report_warp_deadlock(uint32_t warp_index) {
   Lane* warp = lanes + warp_index * kWarp;
   uint32_t width = std::min(kWarp, threads_per_block - warp_index * kWarp);
@@ -766,18 +1173,19 @@ static COLD void report_warp_deadlock(uint32_t warp_index) {
     if (warp[i].state == kAtWarpOperation) {
       uint32_t missing = 0;
       for (uint32_t j = 0; j < width; j++)
-        if ((warp[i].mask >> j & 1) && warp[j].state == kAtBarrier) missing = warp[j].thread;
+        if ((warp[i].mask >> j & 1) && warp[j].state != kAtWarpOperation && warp[j].state != kExited)
+          missing = warp[j].thread;
       report(kDeadlock, kOtherSpace, warp[i].waiting_pc, 0, -1, 0, 0, warp[i].thread, missing);
       return;
     }
 }
 
-// Runs a warp until all its lanes wait at the block's barrier, have exited, or have used their turn.
+// Runs a warp until all its lanes wait for other warps, have exited, or have used their turn.
 static void run_warp(uint32_t warp_index) {
   Lane* warp = lanes + warp_index * kWarp;
   uint32_t width = std::min(kWarp, threads_per_block - warp_index * kWarp);
   for (uint32_t round = 0; round < kRoundsInARow; round++) {
-    bool ran = false, paused = false, waiting = false;
+    bool ran = false, paused = false, waiting = false, at_mbarrier = false;
     for (uint32_t k = 0; k < width; k++) {
       Lane& lane = warp[launch.reverse ? width - 1 - k : k];
       if (lane.state == kPaused) lane.state = kRunning;
@@ -789,19 +1197,21 @@ static void run_warp(uint32_t warp_index) {
     for (uint32_t i = 0; i < width; i++) {
       paused |= warp[i].state == kPaused;
       waiting |= warp[i].state == kAtWarpOperation;
+      at_mbarrier |= warp[i].state == kAtMbarrier;
     }
     bool released = waiting && release_warp_groups(warp_index);
     if (released) warp_epoch[warp_index]++;
+    if (UNLIKELY(at_mbarrier) && !paused) released |= release_mbarrier_waits(warp_index);
     if (launch.trace)
       flush(warp_index, released || !paused);
     else
       for (uint32_t i = 0; i < width; i++) warp[i].budget = kChunk;
     if (!released && !paused) {
-      if (waiting && !ran) {
+      if (waiting && !ran && !at_mbarrier) {
         report_warp_deadlock(warp_index);
         aborted = true;
       }
-      if (!waiting || aborted) return;
+      if (!waiting || !ran) return;
     }
   }
 }
@@ -828,21 +1238,63 @@ static void open_barrier(uint32_t live) {
     report(kDivergentBarrier, kOtherSpace, first->waiting_pc, 0, -1, first->waiting_line, 0,
            first->thread, exited);
   }
-  epoch++;
+  epoch = ++last_epoch;
   totals.barriers++;
 }
 
-static uint32_t count_state(LaneState state) {
-  uint32_t count = 0;
-  for (uint32_t i = 0; i < threads_per_block; i++) count += lanes[i].state == state;
-  return count;
+// Nothing else can run: delivers the copies that threads wait for. Returns whether any phase was
+// completed.
+static bool deliver_copies() {
+  bool completed = false;
+  for (uint32_t i = 0; i < threads_per_block; i++) {
+    const Lane& lane = lanes[i];
+    if (lane.state != kAtMbarrier || barriers[lane.barrier].passed(lane.parity) ||
+        !barriers[lane.barrier].needs_copies_only())
+      continue;
+    complete_phase(lane.barrier);
+    completed = true;
+  }
+  return completed;
+}
+
+static bool a_wait_has_ended() {
+  for (uint32_t i = 0; i < threads_per_block; i++)
+    if (lanes[i].state == kAtMbarrier && barriers[lanes[i].barrier].passed(lanes[i].parity))
+      return true;
+  return false;
+}
+
+static COLD void report_block_deadlock() {
+  const Lane* at_barrier = nullptr;
+  for (uint32_t i = 0; i < threads_per_block; i++)
+    if (lanes[i].state == kAtBarrier) at_barrier = &lanes[i];
+  for (uint32_t i = 0; i < threads_per_block; i++) {
+    const Lane& lane = lanes[i];
+    if (lane.state == kAtMbarrier) {
+      const Barrier& barrier = barriers[lane.barrier];
+      report(kDeadlock, kShared, lane.waiting_pc, 0, shared_array(barrier.offset),
+             offset_in_array(barrier.offset), (uint32_t)(barrier.expected - barrier.queued),
+             lane.thread, barrier.pending);
+    } else if (lane.state == kAtClusterBarrier && at_barrier) {
+      report(kDeadlock, kOtherSpace, lane.waiting_pc, 0, -1, 0, 0, lane.thread, at_barrier->thread);
+    }
+  }
+}
+
+static COLD void report_unfinished_copies() {
+  for (const Barrier& barrier : barriers)
+    for (const TileCopy& copy : barrier.copies)
+      report(kInFlight, kShared, copy.pc, 0, shared_array(copy.offset), offset_in_array(copy.offset), 0,
+             copy.thread, 0);
 }
 
 static void start_block(uint64_t block) {
   block_idx = uint3{(uint32_t)(block % launch.grid[0]),
                     (uint32_t)(block / launch.grid[0] % launch.grid[1]),
                     (uint32_t)(block / launch.grid[0] / launch.grid[1])};
-  first_epoch_of_block = ++epoch;
+  first_epoch_of_block = epoch = ++last_epoch;
+  barriers.clear();
+  clocks.on = false;
   for (const SharedArray& array : shared_arrays) {  // shared memory starts undefined: a NaN
     uint32_t* word = (uint32_t*)(module.shared + array.offset);
     std::fill(word, word + array.bytes / 4, 0x7fc0deadu);
@@ -862,24 +1314,115 @@ static void start_block(uint64_t block) {
     lane.records.clear();
     lane.budget = kChunk;
     lane.records.make_room();
-    lane.stack_pointer = fiber_stack_pointer(stacks.top(i), run_thread);
+    lane.stack_pointer = fiber_stack_pointer(stacks.top((uint32_t)(&lane - all_lanes)), run_thread);
   }
   totals.blocks++;
   totals.threads += threads_per_block;
 }
 
-static void run_block(uint64_t block) {
-  start_block(block);
+static void open_cluster_barrier(Lane* of_block) {
+  for (uint32_t i = 0; i < threads_per_block; i++)
+    if (of_block[i].state == kAtClusterBarrier) {
+      of_block[i].state = kRunning;
+      of_block[i].pauses = 0;
+    }
+}
+
+// Runs the block to its end, or until all its threads wait for the other blocks of the cluster.
+static void run_block() {
   uint32_t warps = (threads_per_block + kWarp - 1) / kWarp;
   for (;;) {
     for (uint32_t i = 0; i < warps; i++) {
       run_warp(launch.reverse ? warps - 1 - i : i);
       if (aborted) return;
     }
-    uint32_t exited = count_state(kExited), waiting = count_state(kAtBarrier);
-    if (exited == threads_per_block) return;
-    if (exited + waiting == threads_per_block) open_barrier(waiting);
+    uint32_t in_state[kLaneStates] = {0};
+    for (uint32_t i = 0; i < threads_per_block; i++) in_state[lanes[i].state]++;
+    uint32_t live = threads_per_block - in_state[kExited];
+    if (!live) {
+      if (launch.check) report_unfinished_copies();
+      return;
+    }
+    if (in_state[kRunning] || in_state[kPaused]) continue;
+    if (in_state[kAtMbarrier] && (a_wait_has_ended() || deliver_copies())) continue;
+    if (in_state[kAtBarrier] == live) {
+      open_barrier(live);
+    } else if (in_state[kAtClusterBarrier] == live) {
+      if (!cluster.empty()) return;
+      epoch = ++last_epoch;
+      open_cluster_barrier(lanes);
+    } else if (in_state[kAtMbarrier] || in_state[kAtClusterBarrier]) {
+      report_block_deadlock();
+      aborted = true;
+      return;
+    }
   }
+}
+
+// Exchanges the block that runs with one that is kept. Done twice, it changes nothing.
+static void exchange_block(Block& kept) {
+  std::swap(block_idx, kept.index);
+  std::swap(lanes, kept.lanes);
+  std::swap(epoch, kept.epoch);
+  std::swap(first_epoch_of_block, kept.first_epoch);
+  std::swap(warp_epoch, kept.warp_epoch);
+  shadow.swap(kept.shadow);
+  remote_reads.swap(kept.remote_reads);
+  barriers.swap(kept.barriers);
+  std::swap(clocks, kept.clocks);
+  std::swap_ranges(kept.window.begin(), kept.window.end(), module.shared);
+}
+
+// Any block may exit before another has made its reads after the last barrier of the cluster.
+static COLD void report_reads_of_exited_blocks() {
+  for (const PeerRead& read : peer_reads) {
+    block_idx = read.block;
+    report(kPeerExited, kShared, read.pc, 0, shared_array((uint64_t)read.offset),
+           offset_in_array((uint64_t)read.offset), 16, read.thread, 0);
+  }
+}
+
+// Runs the blocks of a cluster in turn, each as far as it comes.
+static void run_cluster(uint64_t first_block) {
+  uint32_t size = (uint32_t)cluster.size();
+  cluster_epoch = ++last_epoch;
+  peer_reads.clear();
+  for (rank = 0; rank < size; rank++) {
+    Block& block = cluster[rank];
+    uint32_t x = rank % launch.cluster[0], y = rank / launch.cluster[0] % launch.cluster[1],
+             z = rank / launch.cluster[0] / launch.cluster[1];
+    exchange_block(block);
+    lanes = all_lanes + rank * threads_per_block;
+    start_block(first_block + x + (uint64_t)launch.grid[0] * (y + (uint64_t)launch.grid[1] * z));
+    exchange_block(block);
+    block.finished = false;
+    block.remote_reads.assign(launch.check ? block.shadow.size() : 0, RemoteRead{});
+  }
+  for (;;) {
+    uint32_t unfinished = 0;
+    for (uint32_t i = 0; i < size; i++) {
+      rank = launch.reverse ? size - 1 - i : i;
+      Block& block = cluster[rank];
+      if (block.finished) continue;
+      exchange_block(block);
+      run_block();
+      bool finished = true;
+      for (uint32_t t = 0; t < threads_per_block; t++) finished &= lanes[t].state == kExited;
+      exchange_block(block);
+      if (aborted) return;
+      block.finished = finished;
+      unfinished += !finished;
+    }
+    if (!unfinished) break;
+    cluster_epoch = ++last_epoch;
+    totals.barriers++;
+    peer_reads.clear();
+    for (Block& block : cluster) {
+      block.epoch = cluster_epoch;
+      open_cluster_barrier(block.lanes);
+    }
+  }
+  report_reads_of_exited_blocks();
 }
 
 // ---- faults that the hooks cannot see coming ----------------------------------------------------
@@ -930,8 +1473,21 @@ class SignalGuard {
 sigjmp_buf SignalGuard::escape;
 char SignalGuard::handler_stack_[64 << 10];
 
-static __attribute__((noinline)) void run_block_guarded(uint64_t block) {
-  if (sigsetjmp(SignalGuard::escape, 1) == 0) run_block(block);
+static __attribute__((noinline)) void run_guarded(uint64_t block) {
+  if (sigsetjmp(SignalGuard::escape, 1)) return;
+  if (!cluster.empty()) {
+    run_cluster(block);
+    return;
+  }
+  start_block(block);
+  run_block();
+}
+
+// The block of rank 0 in each cluster.
+static bool leads_cluster(uint64_t block) {
+  return block % launch.grid[0] % launch.cluster[0] == 0 &&
+         block / launch.grid[0] % launch.grid[1] % launch.cluster[1] == 0 &&
+         block / launch.grid[0] / launch.grid[1] % launch.cluster[2] == 0;
 }
 
 }  // namespace emulator
@@ -944,9 +1500,11 @@ EMULATOR_API void* emulator_allocate(uint64_t bytes) { return arena.allocate(byt
 EMULATOR_API void emulator_release(void) {
   arena.release();
   stacks.release();
-  delete[] lanes;
-  lanes = nullptr;
+  delete[] all_lanes;
+  all_lanes = lanes = nullptr;
   std::vector<ShadowWord>().swap(shadow);
+  std::vector<Block>().swap(cluster);
+  clocks = Clocks();
 }
 
 // 0: ran to its end; 1: ended early, the findings say why; negative: could not start.
@@ -954,8 +1512,13 @@ EMULATOR_API int emulator_launch(const EmulatorLaunch* request) {
   launch = *request;
   threads_per_block = launch.block[0] * launch.block[1] * launch.block[2];
   if (!threads_per_block || threads_per_block > kMaxThreads) return -1;
-  if (!stacks.reserve(threads_per_block)) return -2;
-  lanes = new Lane[threads_per_block]();
+  uint32_t blocks_together = launch.cluster[0] * launch.cluster[1] * launch.cluster[2];
+  if (!blocks_together || blocks_together > kMostClusterBlocks) return -4;
+  for (int axis = 0; axis < 3; axis++)
+    if (launch.grid[axis] % launch.cluster[axis]) return -4;
+  if (blocks_together > 1 && launch.blocks) return -5;
+  if (!stacks.reserve(blocks_together * threads_per_block)) return -2;
+  lanes = all_lanes = new Lane[blocks_together * threads_per_block]();
   emulated_touch_shared();
   if (!module.locate((uintptr_t)&emulated_entry)) return -3;
 
@@ -965,7 +1528,7 @@ EMULATOR_API int emulator_launch(const EmulatorLaunch* request) {
   arena.forget_writers();
   totals = EmulatorTotals{};
   aborted = false;
-  epoch = 0;
+  last_epoch = 0;
   shared_arrays.clear();
   array_of_byte.assign(module.shared_bytes + 16, 0);
   for (uint32_t i = 0; i < launch.shared_symbols; i++) {
@@ -980,16 +1543,24 @@ EMULATOR_API int emulator_launch(const EmulatorLaunch* request) {
   uint64_t used = 0;
   for (const SharedArray& array : shared_arrays) used = std::max(used, array.offset + array.bytes);
   shadow.assign(used / 4 + 1, ShadowWord{});
+  remote_reads.clear();
+  rank = 0;
+  cluster = std::vector<Block>(blocks_together > 1 ? blocks_together : 0);
+  for (Block& block : cluster) {
+    block.window.resize(used);
+    block.shadow = shadow;
+  }
 
   SignalGuard guard;
   auto start = std::chrono::steady_clock::now();
   uint64_t all = (uint64_t)launch.grid[0] * launch.grid[1] * launch.grid[2];
   uint64_t count = launch.blocks ? launch.block_count : all;
   for (uint64_t i = 0; i < count && !aborted; i++) {
+    if (!cluster.empty() && !leads_cluster(i)) continue;
     counters.weight = launch.weights ? launch.weights[i] : 1;
     counters.block = EmulatorBlockCounts{};
     counters.block.block = launch.blocks ? launch.blocks[i] : i;
-    run_block_guarded(counters.block.block);
+    run_guarded(counters.block.block);
     if (launch.blocks) block_counts.push_back(counters.block);
   }
   totals.aborted = aborted;

@@ -2,7 +2,8 @@
 //
 // Time is counted in epochs (barriers of the block) and, within a warp, in warp epochs
 // (__syncwarp and shuffles). Two accesses of one word by different threads conflict when one writes
-// and no synchronisation of both lies between them, whether or not this run's result suffers.
+// and no synchronisation of both lies between them, whether or not this run's result suffers. In a
+// block with mbarriers, vector clocks (clocks.hpp) tell the order of accesses of one epoch.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -19,7 +20,7 @@ struct alignas(32) ShadowWord {
   uint32_t write_pc, read_pc;
   Reader writer;
   Reader reader, other_reader;  // of read_epoch; the second from another warp where there is one
-  uint16_t in_flight;           // destination of an unfinished cp.async
+  uint16_t in_flight;           // destination of an unfinished asynchronous copy
 };
 static_assert(sizeof(ShadowWord) == 32, "one word's state is half a cache line");
 

@@ -9,6 +9,7 @@ docs/emulator.md says why the numbers are exact and where they are not.
 from .emulation import emulate
 from .library import KernelLibrary, build_library
 from .result import EmulationResult, Finding, Site
+from .tensor_map import TensorMap2D
 from .toolchain import (
     Compiler,
     EmulatorError,
@@ -25,6 +26,7 @@ __all__ = [
     "KernelLibrary",
     "NoCompilerError",
     "Site",
+    "TensorMap2D",
     "UnsupportedKernelError",
     "build_library",
     "emulate",

@@ -10,11 +10,23 @@ from pathlib import Path
 import numpy as np
 
 from ..manifest import Launch
-from .library import KernelLibrary, RawFinding, RawRun, RawSite, build_library
+from .library import (
+    Argument,
+    KernelLibrary,
+    RawFinding,
+    RawRun,
+    RawSite,
+    array_key,
+    array_of,
+    build_library,
+)
 from .result import (
     ACCESS_KINDS,
+    CLUSTER_LOAD_BYTES,
     FINDING_KINDS,
     SPACES,
+    TMA_LOAD_BYTES,
+    TMA_LOAD_SECTORS,
     EmulationResult,
     Finding,
     Site,
@@ -23,8 +35,6 @@ from .result import (
 )
 from .sampling import disagreement, sample_grid, sampling_fault
 from .toolchain import Compiler, EmulatorError
-
-Argument = np.ndarray | int | float
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,7 @@ def observe(
     launch: Launch,
     arguments: Mapping[str, Argument],
     *,
+    cluster: Sequence[int] = (1, 1, 1),
     checks: bool = True,
     trace: bool = True,
     reverse: bool = False,
@@ -60,6 +71,7 @@ def observe(
         launch.grid,
         launch.block,
         list(arguments.values()),
+        cluster=cluster,
         dynamic_shared_memory_bytes=launch.dynamic_shared_memory_bytes,
         check=checks,
         trace=trace,
@@ -67,14 +79,38 @@ def observe(
         blocks=blocks,
         weights=weights,
     )
-    arrays = [name for name, value in arguments.items() if isinstance(value, np.ndarray)]
+    arrays = _buffer_names(arguments)
     lines = library.lines(
         [pc for site in raw.sites for pc in (site.pc,)]
         + [pc for item in raw.findings for pc in (item.pc, item.other_pc)]
     )
     sites = merge_sites(_site(site, library, arrays, lines) for site in raw.sites)
     findings = [_finding(item, library, arrays, lines, launch) for item in raw.findings]
-    return Observation(_distinct(findings), sites, counters_of(sites), raw)
+    counters = counters_of(sites) | _asynchronous_loads(raw)
+    return Observation(_distinct(findings), sites, counters, raw)
+
+
+def _buffer_names(arguments: Mapping[str, Argument]) -> list[str]:
+    """The name of each buffer, in the order in which arguments bring them up.
+
+    A pointer's name counts more than that of a tensor map over the same array.
+    """
+    names: dict[tuple[int, int], str] = {}
+    for name, value in arguments.items():
+        array = array_of(value)
+        if array is not None and (isinstance(value, np.ndarray) or array_key(array) not in names):
+            names[array_key(array)] = name
+    return list(names.values())
+
+
+def _asynchronous_loads(raw: RawRun) -> dict[str, int]:
+    """What TMA and peers' shared memory bring; left out where a kernel has none of it."""
+    totals = {
+        TMA_LOAD_BYTES: raw.totals.tma_load_bytes,
+        TMA_LOAD_SECTORS: raw.totals.tma_load_sectors,
+        CLUSTER_LOAD_BYTES: raw.totals.cluster_load_bytes,
+    }
+    return {name: value for name, value in totals.items() if value}
 
 
 def emulate(
@@ -88,6 +124,8 @@ def emulate(
     a: np.ndarray,
     b: np.ndarray,
     c: np.ndarray | None = None,
+    arguments: Mapping[str, Argument] | None = None,
+    cluster: Sequence[int] = (1, 1, 1),
     checks: bool = True,
     trace: bool = True,
     sample: bool = False,
@@ -103,6 +141,9 @@ def emulate(
         params: the kernel's macros; launch: its geometry for this size.
         a, b: float32, M x K and K x N, row-major (any shape of that many elements).
         c: float32 output of M x N elements, written in place; NaN-filled if not given.
+        arguments: by name, in the kernel's order; A, B, C, M, N, K if not given. They hold `a`, `b`
+            and `c` themselves, as pointers or in tensor maps.
+        cluster: blocks of a cluster along each axis.
         checks: report faults; trace: count requests.
         sample: run a few blocks that stand for all (see `sampling`).
         reverse: run warps and lanes in the opposite order.
@@ -123,14 +164,15 @@ def emulate(
     )
     chosen = None
     if sample:
-        fault = sampling_fault(launch.grid, m, n)
+        fault = sampling_fault(launch.grid, m, n, cluster)
         if fault:
             raise EmulatorError(f"{source.name} cannot be sampled: {fault}")
         chosen = sample_grid(launch.grid, m, n, k)
     seen = observe(
         library,
         launch,
-        {"A": _read_only(a), "B": _read_only(b), "C": c, "M": m, "N": n, "K": k},
+        arguments or {"A": _read_only(a), "B": _read_only(b), "C": c, "M": m, "N": n, "K": k},
+        cluster=cluster,
         checks=checks,
         trace=trace,
         reverse=reverse,
@@ -237,6 +279,7 @@ def _message(
     where = (
         f"{array}[{raw.offset // 4}]" if raw.offset % 4 == 0 else f"{array} + {raw.offset} bytes"
     )
+    barrier = f"byte {raw.offset} of {array}"
     there = f" (line {other[1]})" if other else ""
     if kind == "out_of_bounds":
         return f"{raw.bytes} bytes at {where} lie outside {array}"
@@ -251,15 +294,32 @@ def _message(
     if kind == "misaligned":
         return f"a {raw.bytes}-byte access at {where} is not aligned to {raw.bytes} bytes"
     if kind == "in_flight":
-        return f"{where} is the destination of a cp.async{there} that no wait has completed"
+        if not raw.bytes:
+            return f"the block ends before this copy to {where} has landed"
+        return (
+            f"{where} is the destination of an asynchronous copy{there} that no wait has completed"
+        )
     if kind == "divergent_barrier":
         if other:
             return f"thread {raw.other_thread} waits at another barrier{there}"
         return f"thread {raw.other_thread} has exited; every thread of the block must come"
-    if kind == "deadlock":
+    if kind == "deadlock" and SPACES[raw.space] == "shared":
         return (
-            f"waits for lanes of its warp that never come (thread {raw.other_thread} is at a "
-            "barrier of the block)"
+            f"waits for a phase of the mbarrier at {barrier} that never completes: "
+            f"{raw.other_thread} arrivals and {raw.bytes} announced bytes are missing"
+        )
+    if kind == "deadlock":
+        return f"waits for threads that never come (thread {raw.other_thread} waits elsewhere)"
+    if kind == "uninitialised_barrier":
+        return f"nobody has initialised an mbarrier at {barrier}"
+    if kind == "over_arrival":
+        return f"the phase of the mbarrier at {barrier} has all its arrivals already"
+    if kind == "transaction_count":
+        return f"the copies bring {raw.bytes} bytes more than the mbarrier at {barrier} was told"
+    if kind == "peer_exited":
+        return (
+            f"{where} belongs to another block of the cluster, which may have exited: "
+            "no cluster barrier follows"
         )
     if kind == "race_between_blocks":
         return (

@@ -15,6 +15,7 @@ import numpy as np
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
+from .tensor_map import TensorMap2D
 from .toolchain import (
     RUNTIME,
     Compiler,
@@ -34,6 +35,10 @@ from .toolchain import (
 MOST_SHARED_BYTES = 232_448
 """The most shared memory of a block on any GPU so far (227 KiB, sm_90): the window's size."""
 MOST_SHARED_ARRAYS = 254
+MOST_CLUSTER_BLOCKS = 16
+
+Argument = np.ndarray | TensorMap2D | int | float
+"""An array is passed as a pointer, a tensor map as CUDA's 128 bytes, numbers as int and float."""
 
 # --- mirrors of workflow/emulator/runtime/api.h ---------------------------------------------------
 
@@ -88,6 +93,9 @@ class RawTotals(ctypes.Structure):
         ("switches", _u64),
         ("barriers", _u64),
         ("unmatched_requests", _u64),
+        ("tma_load_bytes", _u64),
+        ("tma_load_sectors", _u64),
+        ("cluster_load_bytes", _u64),
         ("aborted", _u64),
         ("seconds", ctypes.c_double),
     ]
@@ -105,6 +113,25 @@ class RawBlockCounts(ctypes.Structure):
     ]
 
 
+class RawTensorMap(ctypes.Structure):
+    """EmulatorTensorMap."""
+
+    _fields_ = [
+        ("mark", _u64),
+        ("base", _u64),
+        ("rows", _u32),
+        ("columns", _u32),
+        ("pitch", _u64),
+        ("box_rows", _u32),
+        ("box_columns", _u32),
+        ("unused", _u64 * 11),
+    ]
+
+
+_TENSOR_MAP_MARK = 0x70616D2D726F736E
+_TENSOR_MAP_ALIGNMENT = 64
+
+
 class RawLaunch(ctypes.Structure):
     """EmulatorLaunch."""
 
@@ -117,7 +144,7 @@ class RawLaunch(ctypes.Structure):
         ("reverse", _u32),
         ("shared_symbols", _u32),
         ("guard_symbols", _u32),
-        ("unused", _u32),
+        ("cluster", _u32 * 3),
         ("shared_offsets", ctypes.c_void_p),
         ("shared_sizes", ctypes.c_void_p),
         ("blocks", ctypes.c_void_p),
@@ -148,6 +175,46 @@ class RawRun:
     """(block, requests, sectors, unique bytes, wavefronts) of each block of a sample."""
 
 
+def array_of(argument: Argument) -> np.ndarray | None:
+    """The array that an argument points into; None for a number."""
+    if isinstance(argument, TensorMap2D):
+        return argument.array
+    return argument if isinstance(argument, np.ndarray) else None
+
+
+def array_key(array: np.ndarray) -> tuple[int, int]:
+    """Equal for arrays that are one piece of memory."""
+    return array.ctypes.data, array.nbytes
+
+
+@dataclass
+class _Buffers:
+    """The global memory of one launch: a buffer for each array among its arguments."""
+
+    library: ctypes.CDLL
+    pointers: dict[tuple[int, int], int] = field(default_factory=dict)
+    arrays: list[np.ndarray] = field(default_factory=list)
+
+    def pointer(self, array: np.ndarray) -> int:
+        if not array.flags.c_contiguous:
+            raise EmulatorError("arrays must be contiguous")
+        self.arrays.append(array)
+        known = self.pointers.get(array_key(array))
+        if known is not None:
+            return known
+        pointer: int | None = self.library.emulator_allocate(array.nbytes)
+        if not pointer:
+            raise EmulatorError(f"no room for a buffer of {array.nbytes:,} bytes")
+        ctypes.memmove(pointer, array.ctypes.data, array.nbytes)
+        self.pointers[array_key(array)] = pointer
+        return pointer
+
+    def copy_back(self) -> None:
+        for array in self.arrays:
+            if array.flags.writeable:
+                ctypes.memmove(array.ctypes.data, self.pointers[array_key(array)], array.nbytes)
+
+
 @dataclass
 class KernelLibrary:
     """A loaded library; one launch at a time (its state is global to it)."""
@@ -172,8 +239,9 @@ class KernelLibrary:
         self,
         grid: Sequence[int],
         block: Sequence[int],
-        arguments: Sequence[np.ndarray | int | float],
+        arguments: Sequence[Argument],
         *,
+        cluster: Sequence[int] = (1, 1, 1),
         dynamic_shared_memory_bytes: int = 0,
         check: bool = True,
         trace: bool = True,
@@ -184,8 +252,8 @@ class KernelLibrary:
         """Run the kernel; arrays are copied in and their contents copied back.
 
         Args:
-            grid, block: up to three extents each.
-            arguments: arrays (passed as pointers), ints (as int) and floats (as float), in order.
+            grid, block, cluster: up to three extents each; clusters in blocks.
+            arguments: in the kernel's order; those that have one array share one buffer.
             check: look for faults; trace: count requests.
             reverse: run warps and lanes from the last to the first.
             blocks, weights: uint64 arrays; run only these linear block indices, and let each stand
@@ -195,17 +263,14 @@ class KernelLibrary:
             EmulatorError: if the launch cannot be made.
         """
         library = self._library
-        keep_alive: list[object] = []
-        buffers: list[tuple[np.ndarray, int]] = []
-        pointers: list[int] = []
+        buffers = _Buffers(library)
         try:
-            for argument in arguments:
-                value = self._argument(argument, buffers)
-                keep_alive.append(value)
-                pointers.append(ctypes.addressof(value))
+            values = [_argument(argument, buffers) for argument in arguments]
+            pointers = [ctypes.addressof(value) for value in values]
             launch = RawLaunch(trace=trace, check=check, reverse=reverse)
             launch.grid[:] = [*grid, 1, 1][:3]
             launch.block[:] = [*block, 1, 1][:3]
+            launch.cluster[:] = [*cluster, 1, 1][:3]
             launch.arguments = (ctypes.c_void_p * len(pointers))(*pointers)
             arrays = [
                 (array.offset, dynamic_shared_memory_bytes if array.dynamic else array.bytes)
@@ -229,28 +294,15 @@ class KernelLibrary:
                         -1: f"a block of {tuple(block)} threads cannot run: 1 to 1024 are possible",
                         -2: "no memory for the threads' stacks",
                         -3: f"{self.path}: its shared-memory segment was not found",
+                        -4: f"a grid of {tuple(grid)} blocks cannot be divided into clusters of "
+                        f"{tuple(cluster)}, or these have more than {MOST_CLUSTER_BLOCKS} blocks",
+                        -5: "blocks of a cluster run together; run all blocks",
                     }.get(code, f"the launch failed with code {code}")
                 )
-            for array, pointer in buffers:
-                if array.flags.writeable:
-                    ctypes.memmove(array.ctypes.data, pointer, array.nbytes)
+            buffers.copy_back()
             return self._collect()
         finally:
             library.emulator_release()
-
-    def _argument(
-        self, argument: np.ndarray | int | float, buffers: list[tuple[np.ndarray, int]]
-    ) -> ctypes.c_void_p | ctypes.c_float | ctypes.c_int:
-        if isinstance(argument, np.ndarray):
-            if not argument.flags.c_contiguous:
-                raise EmulatorError("arrays must be contiguous")
-            pointer = self._library.emulator_allocate(argument.nbytes)
-            if not pointer:
-                raise EmulatorError(f"no room for a buffer of {argument.nbytes:,} bytes")
-            ctypes.memmove(pointer, argument.ctypes.data, argument.nbytes)
-            buffers.append((argument, pointer))
-            return ctypes.c_void_p(pointer)
-        return ctypes.c_float(argument) if isinstance(argument, float) else ctypes.c_int(argument)
 
     def _collect(self) -> RawRun:
         library = self._library
@@ -298,6 +350,27 @@ class KernelLibrary:
         return (own or others or frames or [("?", 0)])[0]
 
 
+def _argument(
+    argument: Argument, buffers: _Buffers
+) -> ctypes.c_void_p | ctypes.c_float | ctypes.c_int | RawTensorMap:
+    if isinstance(argument, TensorMap2D):
+        return _raw_tensor_map(argument, buffers.pointer(argument.array))
+    if isinstance(argument, np.ndarray):
+        return ctypes.c_void_p(buffers.pointer(argument))
+    return ctypes.c_float(argument) if isinstance(argument, float) else ctypes.c_int(argument)
+
+
+def _raw_tensor_map(tensor_map: TensorMap2D, pointer: int) -> RawTensorMap:
+    size = ctypes.sizeof(RawTensorMap)
+    room = ctypes.create_string_buffer(size + _TENSOR_MAP_ALIGNMENT)
+    raw = RawTensorMap.from_buffer(room, -ctypes.addressof(room) % _TENSOR_MAP_ALIGNMENT)
+    raw.mark = _TENSOR_MAP_MARK
+    raw.base = pointer + 4 * tensor_map.offset
+    raw.rows, raw.columns, raw.pitch = tensor_map.rows, tensor_map.columns, tensor_map.pitch
+    raw.box_rows, raw.box_columns = tensor_map.box_rows, tensor_map.box_columns
+    return raw
+
+
 def _frames(text: str) -> list[list[tuple[str, int]]]:
     """addr2line's answer: for each address its (file, line) pairs, innermost first."""
     result: list[list[tuple[str, int]]] = []
@@ -316,9 +389,9 @@ _UNSUPPORTED = {
     r"\basm\b": "inline PTX",
     r"<<<": "a kernel launch from the device",
     r"\bwmma\s*::|\bwgmma\b": "tensor-core instructions",
-    r"\bcooperative_groups\b|\bcluster_group\b": "cooperative groups or clusters",
+    r"\bcooperative_groups\b|\bcluster_group\b": "cooperative groups (see cluster.cuh)",
     r"\bcuda\s*::\s*(?:barrier|pipeline|atomic|ptx)": "libcu++ synchronisation objects",
-    r"\bCUtensorMap\b": "tensor maps (TMA)",
+    r"\bCUtensorMap\b": "CUDA's own tensor maps (see tma.cuh)",
 }
 
 

@@ -28,6 +28,10 @@ FINDING_KINDS = {
     12: "shuffle_source",
     13: "endless_loop",
     14: "machine_fault",
+    15: "uninitialised_barrier",
+    16: "over_arrival",
+    17: "transaction_count",
+    18: "peer_exited",
 }
 
 STATUS_OF_FINDING = {
@@ -44,6 +48,10 @@ STATUS_OF_FINDING = {
     "shuffle_source": Status.RACE,
     "endless_loop": Status.TIMEOUT,
     "machine_fault": Status.ILLEGAL_ADDRESS,
+    "uninitialised_barrier": Status.RACE,
+    "over_arrival": Status.RACE,
+    "transaction_count": Status.RACE,
+    "peer_exited": Status.LAUNCH_FAILED,
 }
 """The status of a launch with such a finding: what a GPU run of the same fault may end as."""
 
@@ -61,6 +69,9 @@ SHARED_STORE_CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.s
 REQUESTED_LOAD_BYTES = "requested_load_bytes"
 REQUESTED_STORE_BYTES = "requested_store_bytes"
 UNIQUE_LOAD_BYTES = "unique_load_bytes"
+TMA_LOAD_BYTES = "tma_load_bytes"
+TMA_LOAD_SECTORS = "tma_load_sectors"
+CLUSTER_LOAD_BYTES = "cluster_load_bytes"
 
 UNITS = {
     GLOBAL_LOAD_REQUESTS: "request",
@@ -77,6 +88,9 @@ UNITS = {
     REQUESTED_LOAD_BYTES: "byte",
     REQUESTED_STORE_BYTES: "byte",
     UNIQUE_LOAD_BYTES: "byte",
+    TMA_LOAD_BYTES: "byte",
+    TMA_LOAD_SECTORS: "sector",
+    CLUSTER_LOAD_BYTES: "byte",
     "sectors_per_load_request": "sector/request",
     "bytes_per_load_sector": "byte/sector",
     "redundancy_a": "1",

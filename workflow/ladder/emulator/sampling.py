@@ -32,9 +32,13 @@ class Sample:
     classes: list[tuple[int, ...]]
 
 
-def sampling_fault(grid: Sequence[int], m: int, n: int) -> str | None:
+def sampling_fault(
+    grid: Sequence[int], m: int, n: int, cluster: Sequence[int] = (1, 1, 1)
+) -> str | None:
     """Why no sample of this grid would be exact; None if one is."""
     x, y, z = grid
+    if any(side > 1 for side in cluster):
+        return "the blocks of a cluster work together; run all blocks"
     if z > 1:
         return "the grid has a third dimension; run all blocks"
     if y == 1 and x > 1 and m > 1 and (m % _WHOLE_TILES or n % _WHOLE_TILES):

@@ -1,0 +1,143 @@
+// Vector clocks: which accesses of which thread happened before what a thread does now.
+//
+// A barrier of the block orders everything at once, and epochs (shadow.hpp) are all that it needs. An
+// mbarrier orders some threads of an epoch with some others, so a block that initialises one keeps
+// clocks from then on. A thread stamps its accesses with its time. An arrival publishes what the
+// thread knows and its time, and a new time begins; a completed wait learns what was published. What
+// TMA writes is stamped by the mbarrier that it reports to: a writer of its own, whose time is the
+// number of phases completed.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "counters.hpp"
+
+namespace emulator {
+
+using Clock = std::vector<uint32_t>;  // a time for each writer; 0: nothing
+
+struct WriteStamp {
+  uint32_t writer, time;
+};
+
+// The latest reads of a word by the lanes of one warp. Lanes that are in step have one time; those of
+// a warp whose leader alone arrives have two. A third would drop the older, so that a race may be
+// missed there, but none is invented.
+struct ReadStamps {
+  uint32_t time[2], lanes[2];
+};
+
+// Barriers beyond these share a writer, which hides no order and may hide a race.
+constexpr uint32_t kBarrierWriters = 64;
+
+class Clocks {
+ public:
+  bool on = false;
+
+  // All threads begin at a time after that of what they did before, which the others do not know but
+  // for what the last synchronisation of their own warp has ordered.
+  void start(uint32_t threads, uint64_t words, const uint16_t* warp_epoch) {
+    on = true;
+    threads_ = threads;
+    warps_ = (threads + kWarp - 1) / kWarp;
+    time_.resize(threads);
+    known_.assign(threads, Clock(threads + kBarrierWriters, 0));
+    writes_.resize(words);
+    reads_.resize(words * warps_);
+    for (uint32_t thread = 0; thread < threads; thread++) {
+      uint32_t warp = thread / kWarp, end = std::min(threads, (warp + 1) * kWarp);
+      time_[thread] = stamp_of(warp_epoch[warp]);
+      for (uint32_t lane = warp * kWarp; lane < end; lane++) known_[thread][lane] = warp_epoch[warp];
+    }
+  }
+  static uint32_t stamp_of(uint16_t warp_epoch) { return warp_epoch + 1u; }
+  uint32_t barrier_writer(size_t barrier) const {
+    return threads_ + (uint32_t)(barrier % kBarrierWriters);
+  }
+  Clock nothing() const { return Clock(threads_ + kBarrierWriters, 0); }
+
+  // -- edges --
+
+  void publish(uint32_t thread, Clock& to) {
+    join(to, known_[thread]);
+    to[thread] = time_[thread]++;
+  }
+  void learn(uint32_t thread, const Clock& from) { join(known_[thread], from); }
+  // A synchronisation of some lanes of a warp.
+  void join_lanes(uint32_t first_thread, uint32_t lanes) {
+    Clock& all = joined_;
+    all = nothing();
+    uint32_t latest = 0;
+    for (uint32_t rest = lanes; rest; rest &= rest - 1) {
+      uint32_t thread = first_thread + (uint32_t)__builtin_ctz(rest);
+      join(all, known_[thread]);
+      all[thread] = time_[thread];
+      latest = std::max(latest, time_[thread]);
+    }
+    for (uint32_t rest = lanes; rest; rest &= rest - 1) {
+      uint32_t thread = first_thread + (uint32_t)__builtin_ctz(rest);
+      known_[thread] = all;
+      time_[thread] = latest + 1;
+    }
+  }
+
+  // -- accesses --
+
+  uint32_t time(uint32_t thread) const { return time_[thread]; }
+  bool knows(uint32_t thread, uint32_t writer, uint32_t time) const {
+    return writer == thread || known_[thread][writer] >= time;
+  }
+  bool knows_write(uint32_t thread, uint64_t word) const {
+    return knows(thread, writes_[word].writer, writes_[word].time);
+  }
+  void note_write(uint64_t word, uint32_t writer, uint32_t time) {
+    writes_[word] = WriteStamp{writer, time};
+  }
+  void forget_reads(uint64_t word) {
+    std::fill_n(reads_.begin() + (long)(word * warps_), warps_, ReadStamps{});
+  }
+  void note_read(uint64_t word, uint32_t thread, uint32_t time) {
+    ReadStamps& reads = reads_[word * warps_ + thread / kWarp];
+    uint32_t lane = 1u << thread % kWarp;
+    for (int i = 0; i < 2; i++)
+      if (reads.lanes[i] && reads.time[i] == time) {
+        reads.lanes[i] |= lane;
+        reads.lanes[1 - i] &= ~lane;
+        return;
+      }
+    for (int i = 0; i < 2; i++)  // what this read knows of needs no record beside it
+      for (uint32_t rest = reads.lanes[i]; rest; rest &= rest - 1) {
+        uint32_t reader = thread / kWarp * kWarp + (uint32_t)__builtin_ctz(rest);
+        if (knows(thread, reader, reads.time[i])) reads.lanes[i] &= ~(rest & -rest);
+      }
+    int place = !reads.lanes[0] ? 0 : !reads.lanes[1] ? 1 : reads.time[0] < reads.time[1] ? 0 : 1;
+    reads.time[place] = time;
+    reads.lanes[place] = lane;
+  }
+  // A reader of whose access the thread does not know, or -1.
+  int64_t unknown_reader(uint64_t word, uint32_t thread) const {
+    const ReadStamps* of_word = &reads_[word * warps_];
+    for (uint32_t warp = 0; warp < warps_; warp++)
+      for (int i = 0; i < 2; i++)
+        for (uint32_t rest = of_word[warp].lanes[i]; rest; rest &= rest - 1) {
+          uint32_t reader = warp * kWarp + (uint32_t)__builtin_ctz(rest);
+          if (!knows(thread, reader, of_word[warp].time[i])) return reader;
+        }
+    return -1;
+  }
+
+ private:
+  uint32_t threads_ = 0, warps_ = 0;
+  Clock time_;                 // [thread]
+  std::vector<Clock> known_;   // [thread][writer]
+  std::vector<WriteStamp> writes_;
+  std::vector<ReadStamps> reads_;  // [word][warp]
+  Clock joined_;
+
+  static void join(Clock& to, const Clock& from) {
+    for (size_t i = 0; i < to.size(); i++) to[i] = std::max(to[i], from[i]);
+  }
+};
+
+}  // namespace emulator

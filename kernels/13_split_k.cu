@@ -2,7 +2,7 @@
 //
 // Idea         A small product has few tiles of C and a long k. Here SPLITS blocks, a cluster, take a
 //              part of k each for one tile, and within a block SLICES groups of warps take a part of
-//              every tile's depth. At the end each block adds a strip of the partial sums of
+//              every tile's depth. At the end each block adds a share of the partial sums of
 //              all, read from the others' shared memory, always in the same order: the bits repeat.
 // Before       All rungs so far give a tile of C to one block: at N = 512 and 128 x 128 that is 16
 //              blocks on 132 multiprocessors. Smaller tiles feed more of them but reuse less.
@@ -30,15 +30,27 @@ constexpr int LANES_N = 32 / LANES_M;
 constexpr int WARP_M = LANES_M * TM, WARP_N = LANES_N * TN;  // outputs of a warp
 constexpr int WARPS_N = BN / WARP_N;
 constexpr int WARPS = BM / WARP_M * WARPS_N;  // of one slice
-constexpr int THREADS = 32 * WARPS * SLICES;
+constexpr int SLICE_THREADS = 32 * WARPS, THREADS = SLICE_THREADS * SLICES;
 constexpr int A_PITCH = BM + 4;  // lanes store 8 depths of 4 rows: 32 banks
 constexpr int COPY_ROWS = THREADS / 8;  // of A in one pass of the block's copies
 constexpr int A_FLOATS = BK * A_PITCH, B_FLOATS = BK * BN;
 static_assert(BM % COPY_ROWS == 0 && BK * BN % (4 * THREADS) == 0, "whole passes of copies");
-static_assert(BK % SLICES == 0 && BM % SPLITS == 0, "equal slices and strips");
+constexpr int QUADS = TM * TN / 4;  // of C per thread
+constexpr int SHARE = BM * BN / 4 / SPLITS;  // quads of C that each block adds and stores
+static_assert(BK % SLICES == 0 && BM * BN % (4 * SPLITS) == 0, "equal slices and shares");
 
 // STAGES tiles of A, transposed, then as many of B; at the end SLICES partial tiles of C.
 extern __shared__ __align__(16) float tiles[];
+
+// Where a thread of a slice stands in the tile of C: the first of its rows and columns.
+struct Place {
+    int row, col;
+    __device__ explicit Place(int thread) {
+        const int lane = thread % 32, warp = thread / 32;
+        row = warp / WARPS_N * WARP_M + lane / 2 % LANES_M * 4;
+        col = warp % WARPS_N * WARP_N + (lane % 2 + lane / (2 * LANES_M) * 2) * 4;
+    }
+};
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 gemm(const float* A, const float* B, float* C, int M, int N, int K) {
@@ -47,12 +59,8 @@ gemm(const float* A, const float* B, float* C, int M, int N, int K) {
 
     const int block_row = blockIdx.y * BM;
     const int block_col = blockIdx.x * BN;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % WARPS;
-    const int slice = threadIdx.x / 32 / WARPS;
-    const int lane_m = lane / 2 % LANES_M;
-    const int lane_n = lane % 2 + lane / (2 * LANES_M) * 2;
-    const int quad_row = warp / WARPS_N * WARP_M + lane_m * 4;
-    const int quad_col = warp % WARPS_N * WARP_N + lane_n * 4;
+    const int slice = threadIdx.x / SLICE_THREADS, thread = threadIdx.x % SLICE_THREADS;
+    const Place own(thread);
 
     // The block's part of k, in tiles; the last parts may be shorter or empty.
     const int depth = (K + BK - 1) / BK;
@@ -123,12 +131,12 @@ gemm(const float* A, const float* B, float* C, int M, int N, int K) {
             float a[TM], b[TN];
 #pragma unroll
             for (int i = 0; i < TM; i += 4) {
-                const float* const from = a_tile + k * A_PITCH + quad_row + i * LANES_M;
+                const float* const from = a_tile + k * A_PITCH + own.row + i * LANES_M;
                 unpack(&a[i], *reinterpret_cast<const float4*>(from));
             }
 #pragma unroll
             for (int j = 0; j < TN; j += 4) {
-                const float* const from = b_tile + k * BN + quad_col + j * LANES_N;
+                const float* const from = b_tile + k * BN + own.col + j * LANES_N;
                 unpack(&b[j], *reinterpret_cast<const float4*>(from));
             }
 #pragma unroll
@@ -143,36 +151,34 @@ gemm(const float* A, const float* B, float* C, int M, int N, int K) {
 
     cp_async_wait<0>();
     __syncthreads();  // nobody reads the tiles any more: their memory takes the partial sums
-    float* const partial = tiles + slice * BM * BN;
+    // In the order of threads, so that neighbours write and later read neighbouring quads.
+    float4* const partial = reinterpret_cast<float4*>(tiles);
 #pragma unroll
-    for (int i = 0; i < TM; ++i) {
-        const int row = quad_row + i / 4 * 4 * LANES_M + i % 4;
-#pragma unroll
-        for (int j = 0; j < TN; j += 4) {
-            *reinterpret_cast<float4*>(partial + row * BN + quad_col + j * LANES_N) =
-                repacked(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3], M);
-        }
+    for (int q = 0; q < QUADS; ++q) {
+        const int i = q / (TN / 4), j = q % (TN / 4) * 4;
+        partial[(slice * QUADS + q) * SLICE_THREADS + thread] =
+            repacked(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3], M);
     }
     cluster_sync();  // the partial sums of all blocks are complete
 
-    constexpr int STRIP = BM / SPLITS;  // rows that each block adds and stores
-    const int strip_row = cluster_rank() * STRIP;
-    for (int i = threadIdx.x; i < STRIP * BN / 4; i += THREADS) {
-        const int row = strip_row + i / (BN / 4), col = i % (BN / 4) * 4;
+    const int share = cluster_rank() * SHARE;
+    for (int e = share + threadIdx.x; e < share + SHARE; e += THREADS) {
         float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
         for (int rank = 0; rank < SPLITS; ++rank) {
 #pragma unroll
             for (int s = 0; s < SLICES; ++s) {
-                const float4 part_sum = cluster_load(
-                    reinterpret_cast<const float4*>(tiles + (s * BM + row) * BN + col), rank);
+                const float4 part_sum = cluster_load(partial + s * QUADS * SLICE_THREADS + e, rank);
                 sum.x += part_sum.x;
                 sum.y += part_sum.y;
                 sum.z += part_sum.z;
                 sum.w += part_sum.w;
             }
         }
-        store_quad(C, M, N, block_row + row, block_col + col, sum);
+        const int q = e / SLICE_THREADS, i = q / (TN / 4), j = q % (TN / 4) * 4;
+        const Place of(e % SLICE_THREADS);
+        store_quad(C, M, N, block_row + of.row + i / 4 * 4 * LANES_M + i % 4,
+                   block_col + of.col + j * LANES_N, sum);
     }
     cluster_sync();  // no block ends while another still reads its shared memory
 }

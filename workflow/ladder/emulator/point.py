@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 from .. import correctness
 from ..manifest import Kernel, Launch, canonical, parameter_fault
 from ..status import Status
+from ..tensor_maps import MappedMatrix, mapped_matrices
 from .compiled import (
     FFMA,
     LOCAL_LOADS,
@@ -24,9 +26,11 @@ from .compiled import (
     CompiledCounts,
     count_gemm,
 )
-from .emulation import emulate
+from .emulation import Observation, emulate, observe
+from .library import Argument, KernelLibrary, build_library
 from .result import UNITS, EmulationResult, derived
 from .sampling import sampling_fault
+from .tensor_map import TensorMap2D
 from .toolchain import Compiler, EmulatorError, NoCompilerError, UnsupportedKernelError
 
 SEED = 1
@@ -111,18 +115,16 @@ def emulate_point(
     c = np.empty((m, n), np.float32)
     correctness.poison(np, c)
     if sample is None:
-        sample = m * n * k > LARGEST_FULL_RUN and sampling_fault(launch.grid, m, n) is None
+        cluster = launch.cluster or (1, 1, 1)
+        too_large = m * n * k > LARGEST_FULL_RUN
+        sample = too_large and sampling_fault(launch.grid, m, n, cluster) is None
     try:
-        result = emulate(
+        result = _run(
             kernel.source_path,
             params,
             launch,
-            m,
-            n,
-            k,
-            a=a,
-            b=b,
-            c=c,
+            (m, n, k),
+            (a, b, c),
             checks=checks,
             sample=sample,
             compiler=compiler,
@@ -147,6 +149,93 @@ def emulate_point(
         hashlib.sha256(c.tobytes()).hexdigest() if whole else None,
         derived(result.counters, result.sites, m, n, k),
         {name: _count(cubin, launch, m, n, k) for name, cubin in (cubins or {}).items()},
+    )
+
+
+def _run(
+    source: Path,
+    params: Mapping[str, int],
+    launch: Launch,
+    shape: tuple[int, int, int],
+    matrices: tuple[np.ndarray, np.ndarray, np.ndarray],
+    *,
+    checks: bool,
+    sample: bool,
+    compiler: Compiler | None,
+    cache: Path | None,
+) -> EmulationResult:
+    """All launches of one product: helpers first where the kind has them, then `gemm`.
+
+    The counters are those of all launches together, as their times are; sites tell them apart.
+    """
+    a, b, c = matrices
+    arguments: dict[str, Argument] = {}
+    helpers: list[Observation] = []
+    if launch.tensor_maps:
+        mapped = mapped_matrices(launch.tensor_maps, *shape)
+        for name, matrix, array in zip(("a_tiles", "b_tiles"), mapped, (a, b), strict=True):
+            if matrix.helper:
+                library = build_library(
+                    source, params, entry=matrix.helper.entry, compiler=compiler, cache=cache
+                )
+                copy = np.full(matrix.rows * matrix.pitch, np.nan, np.float32)
+                helpers.append(_help(library, matrix, array, copy, checks=checks))
+                array = copy
+            arguments[name] = TensorMap2D(
+                array, 0, matrix.rows, matrix.columns, matrix.pitch, matrix.box[1], matrix.box[0]
+            )
+        arguments |= {"C": c, **dict(zip("MNK", shape, strict=True))}
+    result = emulate(
+        source,
+        params,
+        launch,
+        *shape,
+        a=a,
+        b=b,
+        c=c,
+        arguments=arguments or None,
+        cluster=launch.cluster or (1, 1, 1),
+        checks=checks,
+        sample=sample,
+        compiler=compiler,
+        cache=cache,
+    )
+    counters = Counter(result.counters)
+    for seen in helpers:
+        counters.update(seen.counters)
+    return replace(
+        result,
+        findings=[item for seen in helpers for item in seen.findings] + result.findings,
+        sites=[site for seen in helpers for site in seen.sites] + result.sites,
+        counters=dict(counters),
+        completed=result.completed and not any(seen.raw.totals.aborted for seen in helpers),
+    )
+
+
+def _help(
+    library: KernelLibrary,
+    mapped: MappedMatrix,
+    matrix: np.ndarray,
+    copy: np.ndarray,
+    *,
+    checks: bool,
+) -> Observation:
+    """Run the helper that copies a matrix for a tensor map."""
+    helper = mapped.helper
+    assert helper is not None
+    source = matrix.view()
+    source.flags.writeable = False
+    return observe(
+        library,
+        Launch(helper.grid, helper.block, 0),
+        {
+            mapped.matrix: source,
+            "copy": copy,
+            "rows": helper.rows,
+            "columns": helper.columns,
+            "pitch": mapped.pitch,
+        },
+        checks=checks,
     )
 
 

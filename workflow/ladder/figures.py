@@ -484,8 +484,9 @@ _ROOFLINE_SHARED = [
 def roofline_table(results: Results, size: int | None = None) -> pd.DataFrame:
     """Each kernel's best point at one size by arithmetic intensity, and the roofs.
 
-    Intensity is flop per byte: `requested` counts the bytes that threads ask for (the manifest's
-    closed forms ``requested_load_bytes`` and ``requested_store_bytes``), `compulsory` every matrix
+    Intensity is flop per byte: `requested` counts the bytes that threads and the copy engine ask for
+    (the manifest's closed forms of ``requested_load_bytes``, ``tma_load_bytes`` and
+    ``requested_store_bytes``), `compulsory` every matrix
     once, 4 (MK + KN + MN) bytes. Roofs: FP32 peak at the maximum clock, and the datasheet's DRAM
     bandwidth; `ridge` is where they meet.
     """
@@ -524,7 +525,7 @@ def roofline_table(results: Results, size: int | None = None) -> pd.DataFrame:
 
 
 def _requested_bytes(kernel: Kernel | None, row: pd.Series) -> float | None:
-    """Bytes that the threads of one launch ask for, loads and stores; None if not stated."""
+    """Bytes that a launch asks for, loads, copies of TMA and stores; None if not stated."""
     theory = kernel.manifest.theory if kernel else {}
     if "requested_load_bytes" not in theory:
         return None
@@ -533,7 +534,7 @@ def _requested_bytes(kernel: Kernel | None, row: pd.Series) -> float | None:
     try:
         parts = [
             evaluate(theory[metric], names)
-            for metric in ("requested_load_bytes", "requested_store_bytes")
+            for metric in ("requested_load_bytes", "tma_load_bytes", "requested_store_bytes")
             if metric in theory
         ]
     except ExpressionError:

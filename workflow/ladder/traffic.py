@@ -17,6 +17,7 @@ from .emulator.compiled import PREDICATED_SHARED_LOADS, PREDICATED_SHARED_STORES
 from .emulator.point import LARGEST_FULL_RUN
 from .emulator.result import (
     ASYNC_COPIES,
+    CLUSTER_LOAD_BYTES,
     GLOBAL_LOAD_REQUESTS,
     GLOBAL_LOAD_SECTORS,
     GLOBAL_STORE_REQUESTS,
@@ -29,6 +30,8 @@ from .emulator.result import (
     SHARED_STORE_CONFLICTS,
     SHARED_STORE_WAVEFRONTS,
     SHARED_STORES,
+    TMA_LOAD_BYTES,
+    TMA_LOAD_SECTORS,
 )
 from .emulator.sampling import sampling_fault
 from .manifest import Kernel
@@ -154,7 +157,10 @@ def ran_whole(point: Point, kernel: Kernel | None, params: Mapping[str, int]) ->
     if point.m * point.n * point.k <= LARGEST_FULL_RUN:
         return True
     launch = kernel.launch(params, *point.size) if kernel else None
-    return launch is not None and sampling_fault(launch.grid, point.m, point.n) is not None
+    if launch is None:
+        return False
+    cluster = launch.cluster or (1, 1, 1)
+    return sampling_fault(launch.grid, point.m, point.n, cluster) is not None
 
 
 def common_size(points: Iterable[Point]) -> tuple[int, int, int] | None:
@@ -235,6 +241,15 @@ GLOBAL_MEMORY: tuple[Quantity, ...] = (
         "bytes",
         REQUESTED_STORE_BYTES,
     ),
+    Quantity(
+        "Bytes copied by TMA",
+        "bytes copied by TMA",
+        _metric(TMA_LOAD_BYTES),
+        "bytes",
+        TMA_LOAD_BYTES,
+        "counted",
+    ),
+    _count("Sectors copied by TMA", TMA_LOAD_SECTORS, "sectors copied by TMA", "counted"),
     Quantity("A fetched", "fetches of an element of A", _metric("redundancy_a"), "times"),
     Quantity("B fetched", "fetches of an element of B", _metric("redundancy_b"), "times"),
     _count("Store requests", GLOBAL_STORE_REQUESTS, "global store requests", "apart"),
@@ -252,6 +267,14 @@ SHARED_MEMORY: tuple[Quantity, ...] = (
         "Store bank conflicts", SHARED_STORE_CONFLICTS, "bank conflicts of shared stores", "counted"
     ),
     _count("Asynchronous copies", ASYNC_COPIES, "asynchronous copies", "counted"),
+    Quantity(
+        "Bytes read from other blocks",
+        "bytes read from other blocks' shared memory",
+        _metric(CLUSTER_LOAD_BYTES),
+        "bytes",
+        CLUSTER_LOAD_BYTES,
+        "counted",
+    ),
 )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 from emulator.support import PLANTED, RUNGS, line_of, needs_compiler
 from ladder import schema
+from ladder.__main__ import _parser
 from ladder.documents import UserError
 from ladder.emulator import command
 from ladder.emulator.point import emulate_point
@@ -28,10 +31,9 @@ launch: {kind: cuda, block: [16, 16], grid: ["cdiv(N, 16)", "cdiv(M, 16)"]}
 
 
 def emulate(*arguments: str, root: Path = RUNGS.parent) -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--root", type=Path, default=root)
-    command.add_arguments(parser)
-    return command.run(parser.parse_args(arguments))
+    parsed = _parser().parse_args(["--root", str(root), "emulate", *arguments])
+    code: int = parsed.run(parsed)
+    return code
 
 
 @pytest.fixture
@@ -51,6 +53,12 @@ def planted(tmp_path: Path) -> Path:
         "    volatile int go = 1;\n    while (go) {}\n}\n"
     )
     (folder / "endless.yaml").write_text(MANIFEST)
+    (folder / "leaving.cu").write_text(
+        'extern "C" void _exit(int);\n'
+        'extern "C" __global__ void gemm(const float*, const float*, float*, int M, int, int) {\n'
+        "    if (M == 7) _exit(3);\n}\n"
+    )
+    (folder / "leaving.yaml").write_text(MANIFEST)
     return tmp_path
 
 
@@ -115,6 +123,34 @@ def test_a_loop_that_touches_no_memory_is_given_up(planted: Path, cache: Path) -
     assert emulate("endless", *size, root=planted) == 0
     (row,) = schema.read(out, "counters").to_pylist()
     assert row["status"] == Status.TIMEOUT and "3 s" in row["detail"]
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("kernel", "limit_s", "expected"),
+    [
+        ("endless", 5, {7: Status.TIMEOUT}),
+        ("leaving", 100, {7: Status.WORKER_CRASH, 8: Status.WRONG_RESULT}),
+    ],
+)
+def test_the_step_forks_and_a_hang_or_a_crash_still_costs_one_size(
+    kernel: str, limit_s: int, expected: dict[int, Status], planted: Path, fresh_cache: Path
+) -> None:
+    out = planted / "forked.parquet"
+    sizes = [word for m in expected for word in ("--size", str(m), "8", "8")]
+    ladder = [sys.executable, "-X", "importtime", "-m", "ladder", "--root", str(planted)]
+    options = ["--cache", str(fresh_cache), "--timeout", str(limit_s), "--out", str(out)]
+    done = subprocess.run(
+        [*ladder, "emulate", kernel, *sizes, *options],
+        env={**os.environ, "PYTHONPATH": str(RUNGS.parent / "workflow")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert {row["m"]: row["status"] for row in schema.read(out, "counters").to_pylist()} == expected
+    imported = [line.split("|")[-1].strip() for line in done.stderr.splitlines()]
+    assert imported.count("ladder.emulator.point") == 1  # a process that is not forked imports anew
+    assert not any(name.startswith("pandas.") for name in imported)
 
 
 @needs_compiler

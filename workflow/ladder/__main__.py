@@ -9,10 +9,13 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import __version__
 from .documents import UserError
+
+if TYPE_CHECKING:
+    from .manifest import Kernel
 
 # Importing pandas, pyarrow and seaborn takes seconds: each step imports what it needs.
 
@@ -26,6 +29,37 @@ def _kernels(root: Path) -> dict[str, Any]:
     from .manifest import load_all
 
     return load_all(root / "kernels")
+
+
+def _kernel(arguments: argparse.Namespace) -> Kernel:
+    """The kernel that the command line names; the manifests of the others are not read."""
+    from .documents import suggestion
+    from .manifest import load, load_all
+
+    name, folder = arguments.kernel, arguments.root / "kernels"
+    manifest = folder / f"{name}.yaml"
+    # Of the files, not of the name alone: a folder may not mind the case, or the name be a path.
+    if manifest in folder.glob("*.yaml"):
+        return load(manifest)
+    raise UserError(f"no kernel {name!r}; " + suggestion(name, list(load_all(folder))))
+
+
+class _NoPandas:
+    """Finds no pandas, whose import takes longer than all that many steps do.
+
+    pyarrow tries it at its first array, to see whether a list is one of its objects, and does
+    without where it is missing.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("this step makes no data frames: see ladder.__main__")
+
+
+def _without_pandas() -> None:
+    if __name__ == "__main__":  # a program that calls `main` may want pandas
+        sys.meta_path.insert(0, _NoPandas)
 
 
 def _cmd_info(arguments: argparse.Namespace) -> int:
@@ -60,6 +94,7 @@ def _cmd_schema(arguments: argparse.Namespace) -> int:
 
 def _cmd_plan(arguments: argparse.Namespace) -> int:
     """Validate the configuration and write the plan: every point, and what cannot run."""
+    _without_pandas()
     from .config import load, resolve
     from .plan import plan_builds, write_plan
 
@@ -77,16 +112,12 @@ def _cmd_plan(arguments: argparse.Namespace) -> int:
 
 def _cmd_compile(arguments: argparse.Namespace) -> int:
     """Compile one kernel for one architecture; a compiler's refusal is a row, not an error."""
+    _without_pandas()
     from .compile import compile_to_files
-    from .documents import suggestion
     from .manifest import parameter_fault, parse_slug
     from .work import cubin_path, record_path
 
-    kernels = _kernels(arguments.root)
-    if arguments.kernel not in kernels:
-        raise UserError(f"no kernel {arguments.kernel!r}; "
-                        + suggestion(arguments.kernel, list(kernels)))  # fmt: skip
-    kernel = kernels[arguments.kernel]
+    kernel = _kernel(arguments)
     if not kernel.needs_build:
         raise UserError(f"{kernel.name} is a baseline; it has no source to compile")
     params = parse_slug(arguments.params)
@@ -101,6 +132,17 @@ def _cmd_compile(arguments: argparse.Namespace) -> int:
     if row.get("log"):
         print(row["log"])
     return 0
+
+
+def _cmd_emulate(arguments: argparse.Namespace) -> int:
+    """Run a kernel on the CPU: check it, and count its memory requests exactly."""
+    if __name__ == "__main__":
+        # One core for the step. A process of one thread can be forked for each size.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    _without_pandas()
+    from .emulator import command
+
+    return command.run(_kernel(arguments), arguments)
 
 
 def _cmd_measure(arguments: argparse.Namespace) -> int:
@@ -154,6 +196,7 @@ def _collect(arguments: argparse.Namespace) -> dict[str, int]:
 
 def _cmd_counters(arguments: argparse.Namespace) -> int:
     """Gather the counters: closed forms of the manifests, and what the emulator counted."""
+    _without_pandas()
     from .counters import collect_counters
 
     rows = collect_counters(
@@ -165,6 +208,7 @@ def _cmd_counters(arguments: argparse.Namespace) -> int:
 
 def _cmd_replay(arguments: argparse.Namespace) -> int:
     """Write the tables of a machine without a GPU from a published result set."""
+    _without_pandas()
     from .replay import replay
 
     _print_counts(
@@ -288,11 +332,7 @@ def _parser() -> argparse.ArgumentParser:
     compile_.add_argument("--architecture", required=True, help="as in sm_90a")
     path(compile_, "builds", BUILDS, "folder of the builds")
 
-    from .emulator import command as emulation
-
-    emulate = commands.add_parser("emulate", help=emulation.SUMMARY, description=emulation.SUMMARY)
-    emulation.add_arguments(emulate)
-    emulate.set_defaults(run=emulation.run)
+    _add_emulate_arguments(command("emulate", _cmd_emulate))
 
     counters = command("counters", _cmd_counters)
     path(counters, "plan", Path("results/plan.parquet"), "the plan")
@@ -330,6 +370,66 @@ def _parser() -> argparse.ArgumentParser:
         "--tolerance", type=float, default=1.0, help="percent that counts as equal (default: 1)"
     )
     return parser
+
+
+def _add_emulate_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("kernel", help="name of the kernel, as in 01_naive")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a compile-time parameter; default: the first set of the manifest's sweep",
+    )
+    parser.add_argument("--params", metavar="NAME=VALUE,...", help="all parameters at once")
+    parser.add_argument(
+        "--size",
+        action="append",
+        nargs=3,
+        type=int,
+        required=True,
+        metavar=("M", "N", "K"),
+        help="C (M x N) = A (M x K) B (K x N); may be repeated",
+    )
+    parser.add_argument(
+        "--sample",
+        choices=["auto", "always", "never"],
+        default="auto",
+        help="run a few blocks that stand for all (default: when the grid is large)",
+    )
+    parser.add_argument("--no-checks", action="store_true", help="count only; look for no faults")
+    parser.add_argument(
+        "--architecture",
+        action="append",
+        default=[],
+        metavar="SM",
+        help="count the machine code for it too, as in sm_90a; may be repeated",
+    )
+    parser.add_argument(
+        "--cubin",
+        action="append",
+        default=[],
+        metavar="SM=PATH",
+        help="count this machine code instead of compiling, as in sm_90a=naive.cubin",
+    )
+    parser.add_argument("--compiler", help="the C++ compiler (default: CXX, g++ or clang++)")
+    parser.add_argument(
+        "--cache", type=Path, metavar="PATH", help="where compiled kernels are kept"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="give up on a size after this time (default: 600)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="PATH",
+        help="write a `counters` table; what is wrong or cannot run is then a row, not an error",
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -10,93 +10,38 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from .. import schema
-from ..documents import UserError, suggestion
-from ..manifest import Kernel, canonical, expand, load_all, parameter_fault, parse_slug
+from ..documents import UserError
+from ..manifest import Kernel, canonical, expand, parameter_fault, parse_slug
+from . import sass
 from .compiled import CompiledCounts
 from .point import EmulatedPoint, counter_rows, emulate_within
 from .result import Site
-from .toolchain import find_compiler
+from .sass import Program
+from .toolchain import EmulatorError, find_compiler
 
-SUMMARY = "Run a kernel on the CPU: check it, and count its memory requests exactly."
 FAULT_FOUND = 1
 """Exit code when the kernel has a fault or a wrong result."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the step."""
-    parser.add_argument("kernel", help="name of the kernel, as in 01_naive")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a compile-time parameter; default: the first set of the manifest's sweep",
-    )
-    parser.add_argument("--params", metavar="NAME=VALUE,...", help="all parameters at once")
-    parser.add_argument(
-        "--size",
-        action="append",
-        nargs=3,
-        type=int,
-        required=True,
-        metavar=("M", "N", "K"),
-        help="C (M x N) = A (M x K) B (K x N); may be repeated",
-    )
-    parser.add_argument(
-        "--sample",
-        choices=["auto", "always", "never"],
-        default="auto",
-        help="run a few blocks that stand for all (default: when the grid is large)",
-    )
-    parser.add_argument("--no-checks", action="store_true", help="count only; look for no faults")
-    parser.add_argument(
-        "--architecture",
-        action="append",
-        default=[],
-        metavar="SM",
-        help="count the machine code for it too, as in sm_90a; may be repeated",
-    )
-    parser.add_argument(
-        "--cubin",
-        action="append",
-        default=[],
-        metavar="SM=PATH",
-        help="count this machine code instead of compiling, as in sm_90a=naive.cubin",
-    )
-    parser.add_argument("--compiler", help="the C++ compiler (default: CXX, g++ or clang++)")
-    parser.add_argument(
-        "--cache", type=Path, metavar="PATH", help="where compiled kernels are kept"
-    )
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=600.0,
-        metavar="SECONDS",
-        help="give up on a size after this time (default: 600)",
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="PATH",
-        help="write a `counters` table; what is wrong or cannot run is then a row, not an error",
-    )
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run(kernel: Kernel, arguments: argparse.Namespace) -> int:
     """Emulate the points asked for; 0 if all are right or went to a table, 1 if one has a fault.
+
+    Args:
+        arguments: as `ladder.__main__` reads them.
 
     Raises:
         UserError: if a name or a value is wrong, or (without --out) a point cannot run.
     """
-    kernel = _kernel(arguments.root / "kernels", arguments.kernel)
+    if not kernel.needs_build:
+        raise UserError(f"{kernel.name} is a baseline; it has no source to emulate")
     params = _params(kernel, arguments)
     compiler = find_compiler(arguments.compiler) if arguments.compiler else None
-    points = []
     for m, n, k in arguments.size:
         if min(m, n, k) < 1:
             raise UserError(f"--size {m} {n} {k}: each must be at least 1")
+    programs = _programs(kernel, params, arguments)  # read once for all sizes
+    points = []
+    for m, n, k in arguments.size:
         points.append(
             emulate_within(
                 arguments.timeout,
@@ -109,10 +54,13 @@ def run(arguments: argparse.Namespace) -> int:
                 checks=not arguments.no_checks,
                 compiler=compiler,
                 cache=arguments.cache,
-                cubins=_cubins(kernel, params, arguments),
+                programs=programs,
             )
         )
     if arguments.out:
+        # Not before: pyarrow starts a thread, and a process of several cannot be forked.
+        from .. import schema
+
         schema.write(
             arguments.out, "counters", [row for point in points for row in counter_rows(point)]
         )
@@ -134,15 +82,6 @@ def run(arguments: argparse.Namespace) -> int:
     return FAULT_FOUND if faulty else 0
 
 
-def _kernel(folder: Path, name: str) -> Kernel:
-    kernels = load_all(folder)
-    if name not in kernels:
-        raise UserError(f"no kernel {name!r}; " + suggestion(name, list(kernels)))
-    if not kernels[name].needs_build:
-        raise UserError(f"{name} is a baseline; it has no source to emulate")
-    return kernels[name]
-
-
 def _params(kernel: Kernel, arguments: argparse.Namespace) -> dict[str, int]:
     params = parse_slug(arguments.params) if arguments.params else {}
     for item in arguments.set:
@@ -158,10 +97,13 @@ def _params(kernel: Kernel, arguments: argparse.Namespace) -> dict[str, int]:
     return params
 
 
-def _cubins(
+def _programs(
     kernel: Kernel, params: Mapping[str, int], arguments: argparse.Namespace
-) -> dict[str, bytes]:
-    """Machine code by architecture: compiled now, or read; an empty file is a failed build."""
+) -> dict[str, Program | str]:
+    """Machine code by architecture, or why it cannot be read: compiled now, or from a file.
+
+    An empty file is a failed build.
+    """
     cubins = {}
     for architecture in arguments.architecture:
         from ..compile import compile_build
@@ -178,7 +120,13 @@ def _cubins(
             raise UserError(f"--cubin {item}: cannot be read ({error.strerror})") from None
         if cubin:
             cubins[architecture] = cubin
-    return cubins
+    programs: dict[str, Program | str] = {}
+    for architecture, cubin in cubins.items():
+        try:
+            programs[architecture] = sass.load(cubin)
+        except EmulatorError as error:
+            programs[architecture] = str(error)
+    return programs
 
 
 # --- showing --------------------------------------------------------------------------------------

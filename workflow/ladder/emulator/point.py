@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
+import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,7 @@ from .emulation import Observation, emulate, observe
 from .library import Argument, KernelLibrary, build_library
 from .result import UNITS, EmulationResult, derived
 from .sampling import sampling_fault
+from .sass import Program
 from .tensor_map import TensorMap2D
 from .toolchain import Compiler, EmulatorError, NoCompilerError, UnsupportedKernelError
 
@@ -82,13 +84,13 @@ def emulate_point(
     checks: bool = True,
     compiler: Compiler | None = None,
     cache: Path | None = None,
-    cubins: Mapping[str, bytes] | None = None,
+    programs: Mapping[str, Program | str] | None = None,
 ) -> EmulatedPoint:
     """Run one point and judge it as the GPU's points are judged; what cannot run is a status.
 
     Args:
         sample: run a few blocks that stand for all; by default only when the grid is large.
-        cubins: machine code by architecture, to be counted too.
+        programs: machine code by architecture, to be counted too, or why it cannot be read.
     """
 
     def without_result(status: Status, detail: str) -> EmulatedPoint:
@@ -148,7 +150,7 @@ def emulate_point(
         eta,
         hashlib.sha256(c.tobytes()).hexdigest() if whole else None,
         derived(result.counters, result.sites, m, n, k),
-        {name: _count(cubin, launch, m, n, k) for name, cubin in (cubins or {}).items()},
+        {name: _count(code, launch, m, n, k) for name, code in (programs or {}).items()},
     )
 
 
@@ -260,7 +262,11 @@ def emulate_within(
     Raises:
         Exception: whatever `emulate_point` raises.
     """
-    context = multiprocessing.get_context("spawn")  # a fork would copy the locks of threads
+    context = (
+        multiprocessing.get_context("fork")
+        if _is_one_thread()
+        else multiprocessing.get_context("spawn")
+    )
     receiver, sender = context.Pipe(duplex=False)
     arguments = (sender, options, kernel, params, m, n, k)
     process = context.Process(target=_send_point, args=arguments, daemon=True)
@@ -284,6 +290,15 @@ def emulate_within(
     return outcome
 
 
+def _is_one_thread() -> bool:
+    """Whether this process can be forked, which spares its child all imports: the locks of other
+    threads would be copied as they are, and never open again."""
+    try:
+        return len(os.listdir("/proc/self/task")) == 1
+    except OSError:
+        return False
+
+
 def _send_point(sender: Connection, options: Mapping[str, Any], *point: Any) -> None:
     try:
         sender.send(emulate_point(*point, **options))
@@ -291,11 +306,11 @@ def _send_point(sender: Connection, options: Mapping[str, Any], *point: Any) -> 
         sender.send(error)
 
 
-def _count(cubin: bytes, launch: Launch, m: int, n: int, k: int) -> CompiledCounts | str:
-    from .sass import load
-
+def _count(program: Program | str, launch: Launch, m: int, n: int, k: int) -> CompiledCounts | str:
+    if isinstance(program, str):
+        return program
     try:
-        return count_gemm(load(cubin), launch.grid, launch.block, m, n, k)
+        return count_gemm(program, launch.grid, launch.block, m, n, k)
     except EmulatorError as error:
         return str(error)
 

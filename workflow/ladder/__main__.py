@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import __version__
-from .documents import UserError
+from .documents import UserError, suggestion
 
 if TYPE_CHECKING:
     from .manifest import Kernel
@@ -33,7 +33,6 @@ def _kernels(root: Path) -> dict[str, Any]:
 
 def _kernel(arguments: argparse.Namespace) -> Kernel:
     """The kernel that the command line names; the manifests of the others are not read."""
-    from .documents import suggestion
     from .manifest import load, load_all
 
     name, folder = arguments.kernel, arguments.root / "kernels"

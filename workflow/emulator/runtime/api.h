@@ -26,6 +26,7 @@ enum EmulatorFindingKind {
   kOverArrival,
   kTransactionCount,
   kPeerExited,
+  kClusterRace,
 };
 
 // One static access: a call site x space x width x kind. Counts are of warp-level requests.
@@ -46,7 +47,8 @@ struct EmulatorFinding {
   uint64_t pc, other_pc;
   int32_t array;
   uint32_t thread, other_thread, bytes;  // of a wait for an mbarrier that never ends: arrivals and
-                                         // bytes that are missing in other_thread and bytes
+                                         // bytes that are missing in other_thread and bytes; of a
+                                         // rank outside the cluster the rank in bytes
   uint64_t block;
   int64_t offset;  // bytes from the start of the array, negative in front of it; of a divergent
                    // barrier its line, and in `bytes` the other barrier's line or 0

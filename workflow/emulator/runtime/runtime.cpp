@@ -413,7 +413,7 @@ static inline void note_shared_write(uint64_t i, uint32_t pc) {
 static COLD void check_remote_readers(uint64_t offset, uint32_t bytes, uint32_t pc) {
   for (uint64_t i = offset >> 2; i <= (offset + bytes - 1) >> 2; i++)
     if (remote_reads[i].epoch == cluster_epoch) {
-      report_shared(kRaceReadWrite, offset, bytes, pc, remote_reads[i].pc, remote_reads[i].thread);
+      report_shared(kClusterRace, offset, bytes, pc, remote_reads[i].pc, remote_reads[i].thread);
       return;
     }
 }
@@ -929,7 +929,7 @@ static void check_peer_words(const Block& peer, uint64_t offset, uint32_t pc) {
     else if (word.write_epoch < peer.first_epoch)
       report_shared(kUninitialisedRead, offset, 16, pc, 0, 0);
     else if (word.write_epoch >= cluster_epoch)
-      report_shared(kRaceReadWrite, offset, 16, pc, word.write_pc, word.writer.thread);
+      report_shared(kClusterRace, offset, 16, pc, word.write_pc, word.writer.thread);
   }
 }
 
@@ -948,11 +948,16 @@ void emulated_cluster_sync() {
 void emulated_cluster_load(void* value, const void* shared, unsigned peer_rank) {
   uint32_t pc = (uint32_t)(RETURN_ADDRESS - module.base);
   uint64_t offset = (uint64_t)((const char*)shared - module.shared);
-  if (offset >= module.shared_bytes || !in_array(offset, 16) || peer_rank >= emulated_cluster_size()) {
-    if (offset < module.shared_bytes && peer_rank < emulated_cluster_size())
-      shared_out_of_bounds((int64_t)offset, 16, pc);
-    else
-      report(kWildAddress, kOtherSpace, pc, 0, -1, (int64_t)(uintptr_t)shared, 16, current->thread, 0);
+  if (offset >= module.shared_bytes) {
+    report(kWildAddress, kOtherSpace, pc, 0, -1, (int64_t)(uintptr_t)shared, 16, current->thread, 0);
+    abandon_launch();
+  }
+  if (!in_array(offset, 16)) {
+    shared_out_of_bounds((int64_t)offset, 16, pc);
+    abandon_launch();
+  }
+  if (peer_rank >= emulated_cluster_size()) {
+    report_shared(kWildAddress, offset, peer_rank, pc, 0, 0);
     abandon_launch();
   }
   if (launch.trace) totals.cluster_load_bytes += 16 * counters.weight;

@@ -218,10 +218,17 @@ _LOADS = frozenset(["LDG", "LDS", "LDL"])
 _STORES = frozenset(["STG", "STS", "STL"])
 _UNSUPPORTED = frozenset(
     {"LDSM", "STSM", "LD", "ST", "ATOM", "ATOMG", "ATOMS", "RED", "REDG"}  # other memory
-    | {"UTMALDG", "UTMASTG", "UBLKCP", "SYNCS", "UCGABAR_ARV", "UCGABAR_WAIT"}  # TMA, clusters
     | {"HGMMA", "UTCHMMA", "WARPGROUP"}  # tensor cores that read shared memory
     | {"BRX", "JMP", "CALL", "RET"}  # indirect jumps
 )
+_NOT_FOLLOWED = {
+    "UTMALDG": "copies of TMA",
+    "UTMASTG": "copies of TMA",
+    "UBLKCP": "bulk copies",
+    "SYNCS": "mbarriers",
+    "UCGABAR_ARV": "barriers of a cluster",
+}
+"""Instructions that make threads wait for others: which thread goes on when is not computed."""
 
 
 class _Lanes:
@@ -1074,6 +1081,12 @@ def count_program(
     Raises:
         EmulatorError: if an address or a branch depends on what is not computed.
     """
+    for item in program.instructions:
+        if item.opcode[0] in _NOT_FOLLOWED:
+            raise EmulatorError(
+                f"the machine code cannot be counted: it has {_NOT_FOLLOWED[item.opcode[0]]} "
+                f"({item.opcode[0]})"
+            )
     if blocks is None:
         blocks = np.arange(grid[0] * grid[1] * grid[2])
         weights = np.ones(len(blocks))

@@ -283,6 +283,11 @@ def _message(
     there = f" (line {other[1]})" if other else ""
     if kind == "out_of_bounds":
         return f"{raw.bytes} bytes at {where} lie outside {array}"
+    if kind == "race" and raw.kind == 19:
+        return (
+            f"{where} is touched by threads {raw.thread} and {raw.other_thread}{there} of two "
+            "blocks of the cluster, one of which writes, with no cluster barrier between them"
+        )
     if kind == "race":
         what = "is written" if raw.kind == 2 else "is read and written"
         return (
@@ -326,6 +331,8 @@ def _message(
             f"{where} is touched by thread {raw.other_thread}{there}, perhaps of another block, "
             "with no synchronisation between them"
         )
+    if kind == "wild_address" and SPACES[raw.space] == "shared":
+        return f"the cluster has no block of rank {raw.bytes}"
     if kind == "wild_address":
         address = raw.offset & 0xFFFF_FFFF_FFFF_FFFF
         return f"{raw.bytes} bytes at address {address:#x}, outside all arrays"

@@ -32,6 +32,7 @@ FINDING_KINDS = {
     16: "over_arrival",
     17: "transaction_count",
     18: "peer_exited",
+    19: "race",
 }
 
 STATUS_OF_FINDING = {

@@ -82,7 +82,9 @@ class FakeDevice:
     def launcher(self, spec: LaunchSpec, m: int, n: int, k: int) -> Launcher:
         name = "cublas" if spec.kind == "cublas" else Path(spec.cubin or "").parent.name
         fault = self._faults.get(name)
-        efficiency = self._speed.get(name, EFFICIENCY.get(name, 0.05))
+        # `speed` names a kernel, or one set of it as in "01_naive/BLOCK_X=8,BLOCK_Y=8".
+        speed = self._speed.get(name, EFFICIENCY.get(name, 0.05))
+        efficiency = self._speed.get(f"{name}/{Path(spec.cubin or '').stem}", speed)
         duration = LAUNCH_NS + 2.0 * m * n * k / (PEAK_FLOP_PER_NS * efficiency)
         if spec.compute == "tf32":
             duration = LAUNCH_NS + (duration - LAUNCH_NS) / 6

@@ -161,7 +161,7 @@ def test_examples_of_manifests_and_datasheets_are_valid(tmp_path: Path) -> None:
     sizes = {name: {"description": name} for name in ("BM", "BN", "BK", "STAGES")}
     changes = {"parameters": sizes, "sweep": [{key: 32 for key in sizes}], "launch": maps}
     data = example.model_dump() | changes | {"minimum_compute_capability": "9.0"}
-    parse(Manifest, data | {"constraints": [], "theory": {}}, name="example")
+    parse(Manifest, data | {"constraints": [], "theory": {}, "tune": {}}, name="example")
     (text,) = examples(CONFIG_README, "gpus")
     (tmp_path / "gpus.yaml").write_text(text)
     assert gpu_sheets.load(tmp_path / "gpus.yaml") == [

@@ -31,6 +31,15 @@ def _kernels(root: Path) -> dict[str, Any]:
     return load_all(root / "kernels")
 
 
+def _configuration(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
+    """The configuration that `--config` or `--config-json` gives, and the kernels it names."""
+    from .config import load, resolve
+
+    if arguments.config_json:
+        return resolve(json.loads(arguments.config_json), arguments.root, name="configuration")
+    return load(arguments.config, arguments.root)
+
+
 def _kernel(arguments: argparse.Namespace) -> Kernel:
     """The kernel that the command line names; the manifests of the others are not read."""
     from .manifest import load, load_all
@@ -94,14 +103,9 @@ def _cmd_schema(arguments: argparse.Namespace) -> int:
 def _cmd_plan(arguments: argparse.Namespace) -> int:
     """Validate the configuration and write the plan: every point, and what cannot run."""
     _without_pandas()
-    from .config import load, resolve
     from .plan import plan_builds, write_plan
 
-    if arguments.config_json:
-        data = json.loads(arguments.config_json)
-        config, kernels = resolve(data, arguments.root, name="configuration")
-    else:
-        config, kernels = load(arguments.config, arguments.root)
+    config, kernels = _configuration(arguments)
     planned = write_plan(arguments.out, config, kernels)
     refused = sum(1 for item in planned if item.fault)
     builds = plan_builds(config, kernels, config.architectures)
@@ -172,6 +176,46 @@ def _cmd_measure(arguments: argparse.Namespace) -> int:
         print("interrupted: what was finished is kept; run again to go on", file=sys.stderr)
         return 130
     return 0
+
+
+def _cmd_tune(arguments: argparse.Namespace) -> int:
+    """Search the space that a kernel's manifest declares for the fastest parameters on this GPU."""
+    from .gpus import load as load_gpus
+    from .tune import tune
+
+    config, _ = _configuration(arguments)
+    sizes = arguments.size or config.tune.sizes
+    if min(min(size) for size in sizes) < 1:
+        raise UserError("--size: M, N and K must be at least 1")
+    budget = config.tune.budget if arguments.budget is None else arguments.budget
+    if budget < 1:
+        raise UserError(f"--budget: at least one set must be tried; found {budget}")
+    try:
+        tuning, winners = tune(
+            _kernel(arguments),
+            config,
+            sizes=list(dict.fromkeys((m, n, k) for m, n, k in sizes)),
+            budget=budget,
+            builds_root=arguments.builds,
+            out=arguments.out,
+            root=arguments.root,
+            gpus=load_gpus(arguments.root / GPUS),
+            workers=arguments.workers,
+        )
+    except KeyboardInterrupt:
+        print("interrupted: what was finished is kept; run again to go on", file=sys.stderr)
+        return 130
+    counts: dict[str, int] = {}
+    for row in tuning.trials.values():
+        counts[row["status"]] = counts.get(row["status"], 0) + 1
+    _print_counts(counts)
+    print(f"every set with its time or its reason: {tuning.trials_path}")
+    for winner in winners:
+        shown = " ".join(f"{name}={value}" for name, value in winner.params.items())
+        print(f"{winner.m}x{winner.n}x{winner.k}: {winner.tflops:g} TFLOPS by {shown}")
+    if not winners:
+        print("no set gave a right result in time", file=sys.stderr)
+    return 0 if winners else 1
 
 
 def _cmd_collect(arguments: argparse.Namespace) -> int:
@@ -311,16 +355,19 @@ def _parser() -> argparse.ArgumentParser:
     schema = command("schema", _cmd_schema)
     schema.add_argument("of", nargs="?", default="config", choices=["config", "manifest"])
 
+    def configuration(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--config",
+            type=Path,
+            nargs="+",
+            default=[Path("config/config.yaml")],
+            metavar="PATH",
+            help="configuration files, later ones win (default: config/config.yaml)",
+        )
+        parser.add_argument("--config-json", help="the whole configuration as JSON instead")
+
     plan = command("plan", _cmd_plan)
-    plan.add_argument(
-        "--config",
-        type=Path,
-        nargs="+",
-        default=[Path("config/config.yaml")],
-        metavar="PATH",
-        help="configuration files, later ones win (default: config/config.yaml)",
-    )
-    plan.add_argument("--config-json", help="the whole configuration as JSON instead")
+    configuration(plan)
     path(plan, "out", Path("results/plan.parquet"), "the plan to write")
 
     compile_ = command("compile", _cmd_compile)
@@ -343,6 +390,36 @@ def _parser() -> argparse.ArgumentParser:
         path(step, "plan", Path("results/plan.parquet"), "the plan")
         path(step, "builds", BUILDS, "folder of the builds")
         path(step, "out", None, "result folder, as in results/nvidia-h200")
+
+    tune = command("tune", _cmd_tune)
+    tune.add_argument("kernel", help="name of the kernel, as in 12_tma")
+    configuration(tune)
+    tune.add_argument(
+        "--size",
+        type=int,
+        nargs=3,
+        action="append",
+        metavar=("M", "N", "K"),
+        help="size to tune for; may be repeated (default: tune.sizes of the configuration)",
+    )
+    tune.add_argument(
+        "--budget",
+        type=int,
+        help="sets to try at a size, at most (default: tune.budget of the configuration)",
+    )
+    tune.add_argument(
+        "--workers",
+        type=int,
+        default=os.cpu_count() or 1,
+        help="processes that compile, never beside a measurement (default: one per core)",
+    )
+    path(tune, "builds", BUILDS, "folder of the builds")
+    tune.add_argument(
+        "--out",
+        type=Path,
+        metavar="PATH",
+        help="result folder (default: that of the GPU, as in results/nvidia-h200)",
+    )
 
     replay = command("replay", _cmd_replay)
     path(replay, "plan", Path("results/plan.parquet"), "the plan")

@@ -7,7 +7,7 @@ Results of different GPUs and drivers stand in rows of their own and are never a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
@@ -53,39 +53,62 @@ def collect(
     Returns:
         Number of points by status.
     """
-    config = read_config(plan)
-    planned = read_points(plan)
     finished = load(out / "journal")
     used: dict[str, str] = {}  # point key -> run
     points: list[dict[str, Any]] = []
     for newest, run in enumerate(_newest_runs(finished)):
-        environment = _environment(run)
-        architecture = _architecture(run, config)
-        for point, fault in planned:
-            item = work_item(
-                point,
-                fault,
-                kernels[point.kernel],
-                config,
-                builds_root,
-                architecture,
-                environment,
-            )
-            row = point_row(item, finished, run, architecture, config, gpus)
+        for item, row in _point_rows(plan, kernels, builds_root, finished, run, gpus):
             # What cannot run is said once, for the GPU that measured last.
-            if row is None or (item.fault and newest > 0):
+            if item.fault and newest > 0:
                 continue
             points.append(row)
             used[item.point_key] = run["run_id"]
 
     schema.write(out / "runs.parquet", "runs", [_run_row(run) for run in finished.runs.values()])
-    schema.write(out / "builds.parquet", "builds", read_builds(builds_root))
+    # Builds that no point of the plan uses lie beside the others: a search tries many sets.
+    wanted = {(point.kernel, point.params) for point, _ in read_points(plan)}
+    builds = [row for row in read_builds(builds_root) if (row["kernel"], row["params"]) in wanted]
+    schema.write(out / "builds.parquet", "builds", builds)
     schema.write(out / "points.parquet", "points", points)
     schema.write(out / "samples.parquet", "samples", samples_table(finished, used))
     counts: dict[str, int] = {}
     for row in points:
         counts[row["status"]] = counts.get(row["status"], 0) + 1
     return counts
+
+
+def newest_point_rows(
+    plan: Path,
+    kernels: Mapping[str, Kernel],
+    *,
+    builds_root: Path,
+    out: Path,
+    gpus: Sequence[Datasheet],
+) -> list[dict[str, Any]]:
+    """Rows of `points` for a plan, of the GPU and driver that measured last."""
+    finished = load(out / "journal")
+    newest = _newest_runs(finished)[0]
+    return [row for _, row in _point_rows(plan, kernels, builds_root, finished, newest, gpus)]
+
+
+def _point_rows(
+    plan: Path,
+    kernels: Mapping[str, Kernel],
+    builds_root: Path,
+    finished: Finished,
+    run: Run,
+    gpus: Sequence[Datasheet],
+) -> Iterator[tuple[WorkItem, dict[str, Any]]]:
+    """The planned points of which something is known in the environment of a run."""
+    config = read_config(plan)
+    environment = _environment(run)
+    architecture = _architecture(run, config)
+    for point, fault in read_points(plan):
+        kernel = kernels[point.kernel]
+        item = work_item(point, fault, kernel, config, builds_root, architecture, environment)
+        row = point_row(item, finished, run, architecture, config, gpus)
+        if row is not None:
+            yield item, row
 
 
 def _newest_runs(finished: Finished) -> list[Run]:

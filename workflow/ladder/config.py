@@ -136,6 +136,17 @@ class Emulator(Document):
     """[M, N, K]; large grids are sampled, small ones run whole."""
 
 
+class Tune(Document):
+    """Searching kernels' declared spaces for the fastest parameters (`ladder tune`)."""
+
+    kernels: list[str] = []
+    """Kernels that the target `tune` searches; if empty, the configured ones with a space."""
+    sizes: Annotated[list[Shape], Field(min_length=1)] = [[4096, 4096, 4096]]
+    """[M, N, K] to tune for, each on its own."""
+    budget: Annotated[int, Field(ge=1, le=10_000)] = 60
+    """Sets to try at a size, at most; a space of no more is tried out."""
+
+
 class Config(Document):
     """`config/config.yaml`."""
 
@@ -153,6 +164,8 @@ class Config(Document):
     """Choice of the GPU."""
     emulator: Emulator = Emulator()
     """What runs on the CPU."""
+    tune: Tune = Tune()
+    """Which parameters are searched."""
 
     @model_validator(mode="after")
     def _known_architectures(self) -> Self:
@@ -233,6 +246,12 @@ def resolve(
             if fault:
                 faults.append(f"{where}.sweep: {fault}")
                 break
+    for index, kernel_name in enumerate(config.tune.kernels):
+        if kernel_name not in known:
+            at = lines.get(("tune", "kernels", index))
+            where = f"{name}:{at}" if at else name
+            missing = f"no kernels/{kernel_name}.yaml; {suggestion(kernel_name, list(known))}"
+            faults.append(f"{where}: tune.kernels[{index}]: {missing}")
     if faults:
         raise UserError("\n".join(faults))
     return config, {kernel_name: known[kernel_name] for kernel_name in config.kernels}

@@ -150,6 +150,8 @@ class Manifest(Document):
     """Compile-time macros by name."""
     sweep: Sweep = {}
     """The default parameter sets: lists to combine, or the exact sets."""
+    tune: dict[str, Annotated[list[int], Field(min_length=1)]] = {}
+    """The space that `ladder tune` searches: values of every parameter, neighbours side by side."""
     constraints: list[Requirement] = []
     """Conditions on the parameters; a set that violates one is a row, not a build."""
     preconditions: list[Requirement] = []
@@ -205,6 +207,20 @@ class Manifest(Document):
             fault = parameter_fault(self, params)
             if fault:
                 raise ValueError(f"sweep: {fault}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_space(self) -> Self:
+        for name, values in self.tune.items():
+            for value in values:
+                fault = parameter_fault(self, {name: value}, complete=False)
+                if fault:
+                    raise ValueError(f"tune: {fault}")
+            if len(set(values)) < len(values):
+                raise ValueError(f"{dotted(('tune', name))}: a value appears twice in {values}")
+        missing = sorted(set(self.parameters) - set(self.tune))
+        if self.tune and missing:
+            raise ValueError(f"tune: {missing[0]}: no values given; every parameter needs some")
         return self
 
     @model_validator(mode="after")
@@ -392,8 +408,12 @@ class _Named(dict):  # type: ignore[type-arg]
         return "{" + key + "}"
 
 
-def parameter_fault(manifest: Manifest, params: Params) -> str | None:
-    """What is wrong with a parameter set's names or values; None if nothing."""
+def parameter_fault(manifest: Manifest, params: Params, *, complete: bool = True) -> str | None:
+    """What is wrong with a parameter set's names or values; None if nothing.
+
+    Args:
+        complete: whether every parameter must have a value.
+    """
     known = sorted(manifest.parameters)
     for name, value in params.items():
         if name not in manifest.parameters:
@@ -404,7 +424,7 @@ def parameter_fault(manifest: Manifest, params: Params) -> str | None:
         if violation:
             return f"{name}: {violation}; found {value}"
     missing = [name for name in known if name not in params]
-    if missing:
+    if missing and complete:
         return f"{missing[0]}: no value given; every set needs {', '.join(known)}"
     return None
 

@@ -52,22 +52,29 @@ def _kernel(arguments: argparse.Namespace) -> Kernel:
     raise UserError(f"no kernel {name!r}; " + suggestion(name, list(load_all(folder))))
 
 
-class _NoPandas:
-    """Finds no pandas, whose import takes longer than all that many steps do.
+class _Hidden:
+    """Finds no package of some names, whose import takes longer than a step that can do without.
 
-    pyarrow tries it at its first array, to see whether a list is one of its objects, and does
-    without where it is missing.
+    pyarrow tries pandas at its first array, to see whether a list is one of its objects; seaborn
+    tries scipy for density estimates and clusters. Both do without where it is missing.
     """
 
-    @staticmethod
-    def find_spec(name: str, path: object = None, target: object = None) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError("this step makes no data frames: see ladder.__main__")
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name in self.names:
+            raise ModuleNotFoundError(f"this step does without {name}: see ladder.__main__")
 
 
-def _without_pandas() -> None:
-    if __name__ == "__main__":  # a program that calls `main` may want pandas
-        sys.meta_path.insert(0, _NoPandas)
+def _without(*names: str) -> None:
+    if __name__ == "__main__":  # a program that calls `main` may want them
+        sys.meta_path.insert(0, _Hidden(names))
+
+
+def _on_one_thread() -> None:
+    if __name__ == "__main__":
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy starts them
 
 
 def _cmd_info(arguments: argparse.Namespace) -> int:
@@ -102,7 +109,7 @@ def _cmd_schema(arguments: argparse.Namespace) -> int:
 
 def _cmd_plan(arguments: argparse.Namespace) -> int:
     """Validate the configuration and write the plan: every point, and what cannot run."""
-    _without_pandas()
+    _without("pandas")
     from .plan import plan_builds, write_plan
 
     config, kernels = _configuration(arguments)
@@ -115,7 +122,8 @@ def _cmd_plan(arguments: argparse.Namespace) -> int:
 
 def _cmd_compile(arguments: argparse.Namespace) -> int:
     """Compile one kernel for one architecture; a compiler's refusal is a row, not an error."""
-    _without_pandas()
+    _on_one_thread()
+    _without("pandas")
     from .compile import compile_to_files
     from .manifest import parameter_fault, parse_slug
     from .work import cubin_path, record_path
@@ -139,10 +147,8 @@ def _cmd_compile(arguments: argparse.Namespace) -> int:
 
 def _cmd_emulate(arguments: argparse.Namespace) -> int:
     """Run a kernel on the CPU: check it, and count its memory requests exactly."""
-    if __name__ == "__main__":
-        # One core for the step. A process of one thread can be forked for each size.
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    _without_pandas()
+    _on_one_thread()  # such a process can be forked for each size
+    _without("pandas")
     from .emulator import command
 
     return command.run(_kernel(arguments), arguments)
@@ -239,7 +245,7 @@ def _collect(arguments: argparse.Namespace) -> dict[str, int]:
 
 def _cmd_counters(arguments: argparse.Namespace) -> int:
     """Gather the counters: closed forms of the manifests, and what the emulator counted."""
-    _without_pandas()
+    _without("pandas")
     from .counters import collect_counters
 
     rows = collect_counters(
@@ -251,7 +257,7 @@ def _cmd_counters(arguments: argparse.Namespace) -> int:
 
 def _cmd_replay(arguments: argparse.Namespace) -> int:
     """Write the tables of a machine without a GPU from a published result set."""
-    _without_pandas()
+    _without("pandas")
     from .replay import replay
 
     _print_counts(
@@ -273,6 +279,7 @@ def _print_counts(counts: dict[str, int]) -> None:
 
 def _cmd_figures(arguments: argparse.Namespace) -> int:
     """Draw every figure of a result folder as SVG, PDF and PNG, with its data and caption."""
+    _without("scipy")
     from .figures import draw_all
 
     records = draw_all(
@@ -288,6 +295,7 @@ def _cmd_figures(arguments: argparse.Namespace) -> int:
 
 def _cmd_report(arguments: argparse.Namespace) -> int:
     """Write the self-contained HTML report of a result folder."""
+    _without("scipy")
     from .report import render
 
     out = arguments.tables / "report.html"

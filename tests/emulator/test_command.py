@@ -242,3 +242,15 @@ def test_refused_sizes_and_parameters_are_statuses() -> None:
     kernel = load(RUNGS / "01_naive.yaml")
     point = emulate_point(kernel, {"BLOCK_X": 64, "BLOCK_Y": 64}, 8, 8, 8)
     assert point.status is Status.SKIPPED_CONSTRAINT and "1024 threads" in str(point.detail)
+
+
+def test_a_size_that_takes_too_long_is_a_status_with_both_numbers(cache: Path) -> None:
+    """Judged by the blocks that run: of a large grid a few stand for all."""
+    kernel = load(RUNGS / "01_naive.yaml")
+    params = {"BLOCK_X": 16, "BLOCK_Y": 16}
+    point = emulate_point(kernel, params, 64, 64, 64, most_fma=64**3 - 1, cache=cache)
+    assert point.status is Status.SKIPPED_UNSUPPORTED
+    assert "262,144 multiply-adds, of which 262,143 may run" in str(point.detail)
+    assert emulate_point(kernel, params, 64, 64, 64, most_fma=64**3, cache=cache).correct
+    sampled = emulate_point(kernel, params, 512, 512, 512, most_fma=512**3 // 50, cache=cache)
+    assert sampled.correct and sampled.result and sampled.result.sampled_blocks

@@ -481,6 +481,12 @@ def _add_emulate_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="run a few blocks that stand for all (default: when the grid is large)",
     )
+    parser.add_argument(
+        "--most-fma",
+        type=int,
+        metavar="COUNT",
+        help="leave out a size whose blocks to run make more multiply-adds (default: no limit)",
+    )
     parser.add_argument("--no-checks", action="store_true", help="count only; look for no faults")
     parser.add_argument(
         "--architecture",

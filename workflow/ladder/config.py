@@ -132,8 +132,10 @@ class Emulator(Document):
 
     use: Literal["auto", "always", "never"] = "auto"
     """`auto` emulates where no GPU measures; `always` does so beside one, too."""
-    sizes: list[Shape] = [[128, 128, 64], [65, 129, 33], [2048, 2048, 2048]]
+    sizes: list[Shape] = [[65, 129, 33], [512, 512, 512], [2048, 2048, 2048]]
     """[M, N, K]; large grids are sampled, small ones run whole."""
+    most_fma: Annotated[int, Field(ge=1)] = 150_000_000
+    """Leave out a size if the blocks to run make more multiply-adds: a second or two of a core."""
 
 
 class Tune(Document):

@@ -486,8 +486,8 @@ _ROOFLINE_SHARED = [
 def roofline_table(results: Results, size: int | None = None) -> pd.DataFrame:
     """Each kernel's best point at one size by arithmetic intensity, and the roofs.
 
-    Intensity is flop per byte: `requested` counts the bytes that threads and the copy engine ask for
-    (the manifest's closed forms of ``requested_load_bytes``, ``tma_load_bytes`` and
+    Intensity is flop per byte: `requested` counts the bytes that threads and the copy engine ask
+    for (the manifest's closed forms of ``requested_load_bytes``, ``tma_load_bytes`` and
     ``requested_store_bytes``), `compulsory` every matrix
     once, 4 (MK + KN + MN) bytes. Roofs: FP32 peak at the maximum clock, and the datasheet's DRAM
     bandwidth; `ridge` is where they meet.

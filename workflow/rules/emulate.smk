@@ -22,6 +22,7 @@ rule emulate_kernel:
         host=1,
     params:
         sizes=" ".join(f"--size {m} {n} {k}" for m, n, k in SETTINGS.emulator.sizes),
+        most_fma=SETTINGS.emulator.most_fma,
         cubins=lambda wildcards, input: " ".join(
             f"--cubin {architecture}={path}"
             for architecture, path in zip(SETTINGS.architectures, input.cubins)
@@ -30,7 +31,7 @@ rule emulate_kernel:
         "Emulate {wildcards.kernel} {wildcards.params}"
     shell:
         "ladder emulate {wildcards.kernel} --params {wildcards.params:q}"
-        " {params.sizes} {params.cubins} --cache results/emulated/cache"
+        " {params.sizes} --most-fma {params.most_fma} {params.cubins} --cache results/emulated/cache"
         " --out {output.counters} > {log} 2>&1"
 
 

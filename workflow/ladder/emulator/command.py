@@ -52,6 +52,7 @@ def run(kernel: Kernel, arguments: argparse.Namespace) -> int:
                 k,
                 sample={"auto": None, "always": True, "never": False}[arguments.sample],
                 checks=not arguments.no_checks,
+                most_fma=arguments.most_fma,
                 compiler=compiler,
                 cache=arguments.cache,
                 programs=programs,

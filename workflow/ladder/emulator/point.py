@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import multiprocessing
 import os
 from collections import Counter
@@ -30,15 +31,15 @@ from .compiled import (
 from .emulation import Observation, emulate, observe
 from .library import Argument, KernelLibrary, build_library
 from .result import UNITS, EmulationResult, derived
-from .sampling import sampling_fault
+from .sampling import sample_grid, sampling_fault
 from .sass import Program
 from .tensor_map import TensorMap2D
 from .toolchain import Compiler, EmulatorError, NoCompilerError, UnsupportedKernelError
 
 SEED = 1
 """The data set of an emulated point: `uniform`, this seed, the same bits as on a GPU."""
-LARGEST_FULL_RUN = 2**27
-"""Multiply-adds up to which all blocks run by default, a few seconds; larger grids are sampled."""
+LARGEST_FULL_RUN = 2**25
+"""Multiply-adds up to which all blocks run by default, a second; larger grids are sampled."""
 INSTRUCTION_UNITS = {
     PREDICATED_SHARED_LOADS: "inst",
     PREDICATED_SHARED_STORES: "inst",
@@ -82,6 +83,7 @@ def emulate_point(
     *,
     sample: bool | None = None,
     checks: bool = True,
+    most_fma: int | None = None,
     compiler: Compiler | None = None,
     cache: Path | None = None,
     programs: Mapping[str, Program | str] | None = None,
@@ -90,6 +92,7 @@ def emulate_point(
 
     Args:
         sample: run a few blocks that stand for all; by default only when the grid is large.
+        most_fma: do not start if the blocks to run make more multiply-adds than this.
         programs: machine code by architecture, to be counted too, or why it cannot be read.
     """
 
@@ -120,6 +123,12 @@ def emulate_point(
         cluster = launch.cluster or (1, 1, 1)
         too_large = m * n * k > LARGEST_FULL_RUN
         sample = too_large and sampling_fault(launch.grid, m, n, cluster) is None
+    work = m * n * k * _part_that_runs(launch, m, n, k, sample)
+    if most_fma is not None and work > most_fma:
+        return without_result(
+            Status.SKIPPED_UNSUPPORTED,
+            f"too long for a CPU: {work:,.0f} multiply-adds, of which {most_fma:,} may run",
+        )
     try:
         result = _run(
             kernel.source_path,
@@ -152,6 +161,12 @@ def emulate_point(
         derived(result.counters, result.sites, m, n, k),
         {name: _count(code, launch, m, n, k) for name, code in (programs or {}).items()},
     )
+
+
+def _part_that_runs(launch: Launch, m: int, n: int, k: int, sample: bool) -> float:
+    """Blocks that run, as a share of the grid's."""
+    chosen = sample_grid(launch.grid, m, n, k) if sample else None
+    return len(chosen.blocks) / math.prod(launch.grid) if chosen else 1.0
 
 
 def _run(

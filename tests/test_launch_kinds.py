@@ -20,11 +20,15 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from emulator.support import needs_compiler
 from ladder import driver
 from ladder.compile import compile_build, compiler_problem, resources_from_log
 from ladder.config import Config
 from ladder.device import LaunchSpec
 from ladder.documents import UserError
+from ladder.emulator.emulation import observe
+from ladder.emulator.library import build_library
+from ladder.emulator.point import emulate_point
 from ladder.manifest import Kernel, Launch, Manifest, TensorMaps, load
 from ladder.occupancy import largest_cluster
 from ladder.plan import Fault, Point, build_fault, launch_fault, plan_points
@@ -61,6 +65,12 @@ def make_kernel(tmp_path: Path) -> Callable[..., Kernel]:
         return load(path)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def emulator_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the emulator compiles, kept for all tests of this file."""
+    return tmp_path_factory.mktemp("emulator")
 
 
 # --- manifests ------------------------------------------------------------------------------------
@@ -435,6 +445,56 @@ def test_a_kernel_that_forgets_the_helpers_is_told_what_to_include(
     row, _ = compile_build(kernel, {"TURNED": 1}, "sm_90a")
     assert row["status"] == Status.COMPILE_FAILED
     assert '#include "prepare.cuh"' in row["detail"]
+
+
+# --- on the CPU -----------------------------------------------------------------------------------
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["10_pair", "12_turned", "13_as_it_lies"])
+def test_every_kind_runs_in_the_emulator_with_its_helpers(
+    name: str, make_kernel: Callable[..., Kernel], emulator_folder: Path
+) -> None:
+    source, manifest = KERNELS[name]
+    kernel = make_kernel(source, **manifest)
+    [(parameter, [value])] = manifest["sweep"].items()
+    for m, n, k in ODD_SIZES[:2] + ODD_SIZES[3:]:
+        point = emulate_point(kernel, {parameter: value}, m, n, k, cache=emulator_folder)
+        assert point.status == Status.OK, (m, n, k, point.detail)
+        assert point.result is not None
+        launch = kernel.launch({parameter: value}, m, n, k)
+        assert launch is not None
+        mapped = mapped_matrices(launch.tensor_maps, m, n, k) if launch.tensor_maps else ()
+        copied = sum(m * k if one.matrix == "A" else k * n for one in mapped if one.helper)
+        # The counters are those of all launches: C once, and each copy once.
+        written = point.result.counters["requested_store_bytes"]
+        assert written == 4 * (m * n + copied)
+
+
+@needs_compiler
+@pytest.mark.parametrize("entry", sorted(HELPERS))
+def test_a_helper_walks_on_where_its_grid_ends_along_y(
+    entry: str, make_kernel: Callable[..., Kernel], emulator_folder: Path
+) -> None:
+    kernel = make_kernel(KERNELS["12_turned"][0], **KERNELS["12_turned"][1])
+    assert kernel.source_path is not None
+    library = build_library(kernel.source_path, {"TURNED": 1}, entry=entry, cache=emulator_folder)
+    rows, columns = 70, 133
+    maps = TensorMaps((32, 8), (32, 8), entry == "transpose_a")
+    mapped, _ = mapped_matrices(maps, rows, 4, columns)
+    assert mapped.helper is not None
+    x, y, _ = mapped.helper.grid
+    assert y > 1
+    matrix = np.arange(rows * columns, dtype=np.float32)
+    copy = np.full(mapped.rows * mapped.pitch, -1, np.float32)
+    sizes = {"rows": rows, "columns": columns, "pitch": mapped.pitch}
+    launch = Launch((x, 1, 1), mapped.helper.block, 0)
+    seen = observe(library, launch, {"in": matrix, "out": copy, **sizes})
+    assert not seen.findings
+    expected = matrix.reshape(rows, columns)
+    found = copy.reshape(mapped.rows, mapped.pitch)
+    assert (found[:, : mapped.columns] == (expected.T if maps.transpose_a else expected)).all()
+    assert (found[:, mapped.columns :] == -1).all()
 
 
 # --- the driver's structures ----------------------------------------------------------------------

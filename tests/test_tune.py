@@ -25,7 +25,14 @@ from ladder.documents import UserError
 from ladder.manifest import Kernel, Manifest, Params, canonical, load
 from ladder.status import Status
 from ladder.store import records
-from ladder.tune import candidates, fault_before_compiling, fault_of_build, propose
+from ladder.tune import (
+    candidates,
+    deciding_parameters,
+    fault_at_size,
+    fault_before_compiling,
+    fault_of_build,
+    propose,
+)
 from ladder.tuned import Winner, keep_winners, read_winners
 from project import GEMM, MANIFEST, NAIVE_BODY, QUICK, Project, with_default_signals
 
@@ -85,13 +92,18 @@ def test_a_mistake_in_the_space_names_file_line_key_and_remedy(
 
 
 def test_the_space_is_every_combination_and_must_be_declared() -> None:
-    sets = candidates(kernel_of())
+    sets = list(candidates(kernel_of()))
     assert len(sets) == len({canonical(params) for params in sets}) == 12
     with pytest.raises(UserError, match=r"10_mine\.yaml: tune: 10_mine declares no space"):
         candidates(kernel_of(tune={}))
-    many = {"WIDE": list(range(1, 4097)), "STEP": list(range(1, 33))}
-    with pytest.raises(UserError, match="131,072 sets; at most 100,000 can be looked at"):
-        candidates(kernel_of(tune=many))
+    parameters = {name: {"description": name} for name in ("P", "Q", "R")}
+    many = kernel_of(
+        parameters=parameters, sweep=[dict.fromkeys(parameters, 1)],
+        tune={name: list(range(1, 201)) for name in parameters},
+        launch=MANIFEST["launch"], constraints=[],
+    )  # fmt: skip
+    with pytest.raises(UserError, match="8,000,000 sets; at most 2,000,000 can be looked at"):
+        candidates(many)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +119,7 @@ def test_the_space_is_every_combination_and_must_be_declared() -> None:
 def test_what_cannot_run_is_left_out_before_compiling_with_the_reason(
     params: Params, architecture: str, status: Status | None, words: str
 ) -> None:
-    fault = fault_before_compiling(kernel_of(), params, SIZE, architecture)
+    fault = fault_before_compiling(kernel_of(), params, architecture)
     if status is None:
         assert fault is None
     else:
@@ -116,13 +128,27 @@ def test_what_cannot_run_is_left_out_before_compiling_with_the_reason(
         assert words in fault[1]
 
 
+def test_the_parameters_that_decide_are_those_that_rules_and_launch_name() -> None:
+    assert deciding_parameters(kernel_of()) == ["STEP", "WIDE"]
+    plain = {"launch": MANIFEST["launch"], "constraints": []}
+    assert deciding_parameters(kernel_of(**plain)) == []
+    told = plain | {"constraints": [{"require": "WIDE > 1", "message": "not at {STEP} {M}"}]}
+    assert deciding_parameters(kernel_of(**told)) == ["STEP", "WIDE"]
+    sized = plain | {"preconditions": [{"require": "K % STEP == 0", "message": "odd"}]}
+    assert deciding_parameters(kernel_of(**sized)) == ["STEP"]
+
+
 def test_a_set_may_be_possible_at_one_size_alone() -> None:
     kernel = kernel_of(preconditions=[{"require": "K % STEP == 0", "message": "odd"}])
     params = {"WIDE": 256, "STEP": 2}
-    assert fault_before_compiling(kernel, params, (8, 8, 8), "sm_90a") is None
-    fault = fault_before_compiling(kernel, params, (8, 8, 7), "sm_90a")
+    assert fault_at_size(kernel, params, (8, 8, 8)) is None
+    fault = fault_at_size(kernel, params, (8, 8, 7))
     assert fault is not None
     assert fault[0] is Status.SKIPPED_PRECONDITION
+    wide = {"kind": "cuda", "block": [16, "WIDE // 16"], "grid": ["N", "65536 * STEP"]}
+    fault = fault_at_size(kernel_of(launch=wide), params, (8, 8, 8))
+    assert fault is not None
+    assert fault[0] is Status.INFEASIBLE_GRID
 
 
 @pytest.mark.parametrize(
@@ -277,10 +303,13 @@ def test_a_small_space_is_tried_out_and_every_set_has_a_time_or_a_reason(
     project = tunable(make_project)
     done = tune(project)
     rows = trials(project)
-    assert len(rows) == 12
+    assert sum(row["sets"] for row in rows) == 12
     found = Counter(row["status"] for row in rows)
-    # WIDE 2048 has too many threads; STEP 60 breaks the constraint; the others fit
-    assert found == {"ok": 6, "skipped_constraint": 3, "infeasible_threads": 3}
+    # one row for each reason: STEP 60 breaks the constraint, WIDE 2048 has too many threads
+    assert found == {"ok": 6, "skipped_constraint": 1, "infeasible_threads": 1}
+    left_out = [row for row in rows if row["status"] != "ok"]
+    assert [(row["sets"], row["m"]) for row in left_out] == [(3, None), (3, None)]
+    assert "3 infeasible_threads, 6 ok, 3 skipped_constraint" in done.stdout
     assert all(bool(row["tflops"]) == (row["status"] == "ok") for row in rows)
     assert all(bool(row["detail"]) == (row["status"] != "ok") for row in rows)
     assert measured_once(project) == 6
@@ -338,6 +367,7 @@ def test_sets_that_spill_or_do_not_compile_are_left_out_and_the_rest_is_tuned(
     found = {
         (json.loads(row["params"])["WIDE"], json.loads(row["params"])["STEP"]): row
         for row in trials(project)
+        if row["m"]
     }
     assert found[128, 1]["status"] == "skipped_spills"
     assert re.match(r"\d+ bytes of registers are spilled", found[128, 1]["detail"])
@@ -424,6 +454,8 @@ def test_the_target_tune_searches_what_the_configuration_names(make_project: Mak
         (["11_plain"], "11_plain.yaml: tune: 11_plain declares no space to search"),
         (["10_mine", "--size", "0", "1", "1"], "--size: M, N and K must be at least 1"),
         (["10_mine", "--budget", "0"], "--budget: at least one set must be tried; found 0"),
+        (["12_new"], "12_new needs compute capability 12.0 or newer; Fake GPU has 9.0"),
+        (["13_none"], "13_none: no set of its space can run; the most frequent reason: 2048 th"),
         (["10_mine"], "no NVIDIA GPU answers on this machine"),
     ],
 )
@@ -432,6 +464,9 @@ def test_a_mistake_on_the_command_line_is_one_line_that_says_what_is_right(
 ) -> None:
     project = tunable(make_project)
     project.add_kernel("11_plain")
+    project.add_kernel("12_new", SOURCE, **TUNABLE, minimum_compute_capability="12.0")
+    wide = TUNABLE | {"tune": {"WIDE": [2048], "STEP": [1, 2]}}
+    project.add_kernel("13_none", SOURCE, **wide)
     project.add_kernel("cublas_fp32", launch={"kind": "cublas", "compute": "fp32_pedantic"})
     (project.folder / "kernels/cublas_fp32.cu").unlink()
     if words.startswith("no NVIDIA"):

@@ -212,10 +212,10 @@ def _cmd_tune(arguments: argparse.Namespace) -> int:
         print("interrupted: what was finished is kept; run again to go on", file=sys.stderr)
         return 130
     counts: dict[str, int] = {}
-    for row in tuning.trials.values():
-        counts[row["status"]] = counts.get(row["status"], 0) + 1
+    for row in tuning.rows():
+        counts[row["status"]] = counts.get(row["status"], 0) + row["sets"]
     _print_counts(counts)
-    print(f"every set with its time or its reason: {tuning.trials_path}")
+    print(f"every time, and every reason to leave sets out: {tuning.trials_path}")
     for winner in winners:
         shown = " ".join(f"{name}={value}" for name, value in winner.params.items())
         print(f"{winner.m}x{winner.n}x{winner.k}: {winner.tflops:g} TFLOPS by {shown}")

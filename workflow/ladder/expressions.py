@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -73,7 +74,26 @@ def evaluate(text: str | int, names: Mapping[str, Number]) -> Any:
     """
     if isinstance(text, int):
         return text
+    # Sweeps and searches ask for the same few values of one expression again and again.
+    used = _names(text)
+    values = tuple(names.get(name) for name in used)
+    if all(type(value) is int for value in values):  # 1 and 1.0 would be one key
+        with suppress(ExpressionError):  # told below, with every name that is known
+            return _evaluated(text, used, values)
+    return _value(text, names)
 
+
+@lru_cache(maxsize=4096)
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(sorted(names_in(text)))
+
+
+@lru_cache(maxsize=2**16)
+def _evaluated(text: str, names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+    return _value(text, dict(zip(names, values, strict=True)))
+
+
+def _value(text: str, names: Mapping[str, Number]) -> Any:
     def value(node: ast.AST) -> Any:
         match node:
             case ast.Constant(value=bool() | int() | float()):

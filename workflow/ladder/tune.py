@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-import random
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -21,6 +21,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from . import schema
@@ -29,12 +30,14 @@ from .compile import compile_to_files, compiler_version
 from .config import CacheModes, Config, KernelChoice, Sizes
 from .device import GpuIdentity, Target, detect, expected, select
 from .documents import UserError
+from .expressions import names_in
 from .gpus import Datasheet
-from .manifest import Kernel, Params, canonical
+from .manifest import Kernel, KernelLaunch, Params, canonical
 from .measure import measure
 from .plan import (
     Fault,
     Point,
+    architecture_fault,
     block_fault,
     build_fault,
     launch_fault,
@@ -48,15 +51,15 @@ from .work import cubin_path, read_build, record_path
 Size = tuple[int, int, int]
 BATCH = 10
 """Sets that a search chooses at a time; each batch starts a worker and lets the clock settle."""
-LARGEST_SPACE = 100_000
+LARGEST_SPACE = 2_000_000
 """Sets of a space, at most: each is looked at, whether it can run or not."""
-_ASKS_PER_TRIAL = 50
-"""Proposals that cannot run or are known, after which a search takes any set instead."""
 
 TRIALS = pa.schema(
     [
-        *[(name, pa.string()) for name in ("kernel", "params")],
-        *[(name, pa.int64()) for name in "mnk"],
+        ("kernel", pa.string()),
+        ("params", pa.string()),  # canonical JSON; of several sets the first
+        ("sets", pa.int64()),  # that were left out for this one reason
+        *[(name, pa.int64()) for name in "mnk"],  # null: at any size
         ("status", pa.string()),
         ("detail", pa.string()),
         ("tflops", pa.float64()),  # null: not measured
@@ -68,8 +71,8 @@ TRIALS = pa.schema(
 schema.TABLES["trials"] = TRIALS
 
 
-def candidates(kernel: Kernel) -> list[dict[str, int]]:
-    """Every set of the declared space, in the order written.
+def candidates(kernel: Kernel) -> Iterator[dict[str, int]]:
+    """Every set of the declared space, names sorted.
 
     Raises:
         UserError: if the manifest declares none.
@@ -86,27 +89,45 @@ def candidates(kernel: Kernel) -> list[dict[str, int]]:
             f"{kernel.manifest_path}: tune: {count:,} sets; at most {LARGEST_SPACE:,} can be "
             "looked at, so leave values out"
         )
-    return [
-        dict(sorted(zip(space, values, strict=True)))
-        for values in itertools.product(*space.values())
-    ]
+    names = sorted(space)
+    combinations = itertools.product(*(space[name] for name in names))
+    return (dict(zip(names, values, strict=True)) for values in combinations)
 
 
-def fault_before_compiling(
-    kernel: Kernel, params: Params, size: Size, architecture: str
-) -> Fault | None:
-    """Why a set cannot run at a size, as far as manifest and architecture tell."""
-    fault = requirement_fault(kernel, Point(kernel.name, canonical(params), *size))
-    if fault:
-        return fault
-    launch = kernel.launch(params, *size)
+def deciding_parameters(kernel: Kernel) -> list[str]:
+    """The parameters that decide, or whose values tell, whether a set can run before it compiles.
+
+    Many of a large space differ in others alone, such as an order of loops.
+    """
+    manifest = kernel.manifest
+    assert isinstance(manifest.launch, KernelLaunch)
+    texts = [*manifest.launch.grid, *manifest.launch.parameter_expressions().values()]
+    rules = [*manifest.constraints, *manifest.preconditions]
+    names = set().union(*map(names_in, [*texts, *(rule.require for rule in rules)]))
+    for rule in rules:
+        names |= set(re.findall(r"{(\w+)}", rule.message))
+    return sorted(names & set(manifest.parameters))
+
+
+def fault_before_compiling(kernel: Kernel, params: Params, architecture: str) -> Fault | None:
+    """Why a set can run at no size, as far as manifest and architecture tell."""
+    message = kernel.violated_constraint(params)
+    if message:
+        return Status.SKIPPED_CONSTRAINT, message
+    # Block and shared memory depend on the parameters alone, so any size serves.
+    launch = kernel.launch(params, 1, 1, 1)
     assert launch is not None, "a kernel with parameters has a launch"
-    return (
-        block_fault(launch)
-        or launch_fault(launch)
-        # what the compiler will add is not known yet
-        or build_fault(architecture, launch, registers=0, static_shared_memory_bytes=0)
+    # What the compiler will add is not known yet.
+    return block_fault(launch) or build_fault(
+        architecture, launch, registers=0, static_shared_memory_bytes=0
     )
+
+
+def fault_at_size(kernel: Kernel, params: Params, size: Size) -> Fault | None:
+    """Why a set that may run cannot do so at a size."""
+    fault = requirement_fault(kernel, Point(kernel.name, canonical(params), *size))
+    launch = None if fault else kernel.launch(params, *size)
+    return fault or (launch_fault(launch) if launch else None)
 
 
 def fault_of_build(build: Mapping[str, Any]) -> Fault | None:
@@ -142,8 +163,10 @@ class Tuning:
     workers: int
     """Processes that compile."""
     note: Callable[[str], None] = print
+    left_out: dict[tuple[Size | None, Fault], dict[str, Any]] = field(default_factory=dict)
+    """Rows of the `trials` table for sets that were not compiled, one for each size and reason."""
     trials: dict[tuple[Size, str], dict[str, Any]] = field(default_factory=dict)
-    """Rows of the `trials` table by size and canonical set."""
+    """Rows of the sets that were, by size and canonical set."""
 
     @property
     def architecture(self) -> str:
@@ -162,13 +185,21 @@ class Tuning:
         Raises:
             UserError: if no set of the space can run, or the GPU cannot be used.
         """
-        feasible = {size: self._prune(size) for size in self.sizes}
+        fault = architecture_fault(self.kernel, self.architecture)
+        if fault:
+            raise UserError(f"{self.kernel.name} {fault[1]}; {self.gpu.name} has "
+                            f"{self.gpu.compute_capability}")  # fmt: skip
+        possible = self._sift(
+            candidates(self.kernel),
+            lambda params: fault_before_compiling(self.kernel, params, self.architecture),
+        )
+        feasible = {size: self._sift_at(possible, size) for size in self.sizes}
         self._write_trials()
         if not any(feasible.values()):
-            first = next(iter(self.trials.values()))
+            most = max(self.left_out.values(), key=lambda row: int(row["sets"]))
             raise UserError(
-                f"{self.kernel.name}: no set of its space can run; the first, {first['params']}, "
-                f"is {first['status']}: {first['detail']}"
+                f"{self.kernel.name}: no set of its space can run; the most frequent reason: "
+                f"{most['detail']}"
             )
         small = {size: sets for size, sets in feasible.items() if len(sets) <= self.budget}
         for sets, sizes in _by_sets(small):
@@ -185,16 +216,31 @@ class Tuning:
 
     # --- which sets -----------------------------------------------------------------------------
 
-    def _prune(self, size: Size) -> list[dict[str, int]]:
-        """The sets that may run at a size; the others become rows with their reason."""
+    def _sift(
+        self,
+        sets: Iterable[dict[str, int]],
+        fault_of: Callable[[Params], Fault | None],
+        size: Size | None = None,
+    ) -> list[dict[str, int]]:
+        """The sets without a fault; the others are counted by their reason."""
+        deciding = deciding_parameters(self.kernel)
+        known: dict[tuple[int, ...], Fault | None] = {}
         kept = []
-        for params in candidates(self.kernel):
-            fault = fault_before_compiling(self.kernel, params, size, self.architecture)
-            if fault:
-                self._prune_set(size, params, fault)
-            else:
+        for params in sets:
+            values = tuple(params[name] for name in deciding)
+            if values not in known:
+                known[values] = fault_of(params)
+            fault = known[values]
+            if fault is None:
                 kept.append(params)
+            elif (size, fault) in self.left_out:
+                self.left_out[size, fault]["sets"] += 1
+            else:
+                self.left_out[size, fault] = self._row(size, params, fault)
         return kept
+
+    def _sift_at(self, sets: list[dict[str, int]], size: Size) -> list[dict[str, int]]:
+        return self._sift(sets, lambda params: fault_at_size(self.kernel, params, size), size)
 
     def _search(self, sets: list[dict[str, int]], size: Size) -> None:
         """Let Optuna choose `budget` sets for a size, a batch at a time."""
@@ -230,11 +276,13 @@ class Tuning:
                 good.append(params)
                 continue
             for size in sizes:
-                self._prune_set(size, params, fault, build["registers_per_thread"])
+                row = self._row(size, params, fault)
+                row["registers_per_thread"] = build["registers_per_thread"]
+                self.trials[size, canonical(params)] = row
         if good:
             registers = {row["params"]: row["registers_per_thread"] for row in builds}
             for row in self._measure(good, sizes):
-                known = {name: row.get(name) for name in TRIALS.names}
+                known = {name: row.get(name) for name in TRIALS.names} | {"sets": 1}
                 known["registers_per_thread"] = registers[row["params"]]
                 self.trials[(row["m"], row["n"], row["k"]), row["params"]] = known
         self._write_trials()
@@ -269,18 +317,21 @@ class Tuning:
 
     # --- results --------------------------------------------------------------------------------
 
-    def _prune_set(
-        self, size: Size, params: Params, fault: Fault, registers: int | None = None
-    ) -> None:
-        m, n, k = size
+    def _row(self, size: Size | None, params: Params, fault: Fault) -> dict[str, Any]:
+        """A row of the `trials` table for a set that is not measured."""
+        m, n, k = size or (None, None, None)
         status, detail = fault
-        self.trials[size, canonical(params)] = {
-            "kernel": self.kernel.name, "params": canonical(params), "m": m, "n": n, "k": k,
-            "status": status, "detail": detail, "registers_per_thread": registers,
+        return {
+            "kernel": self.kernel.name, "params": canonical(params), "sets": 1,
+            "m": m, "n": n, "k": k, "status": status, "detail": detail,
         }  # fmt: skip
 
     def _write_trials(self) -> None:
-        schema.write(self.trials_path, "trials", self.trials.values())
+        schema.write(self.trials_path, "trials", self.rows())
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The `trials` table: what was left out, then what was tried."""
+        return [*self.left_out.values(), *self.trials.values()]
 
     def _winner(self, size: Size) -> Winner | None:
         """The fastest correct set at a size."""
@@ -351,6 +402,9 @@ def propose(
 ) -> Iterator[list[dict[str, int]]]:
     """Batches of sets to try next, `budget` sets in all.
 
+    Few of the combinations of a space can run. So the sampler proposes any combination, the nearest
+    set that can run and is not known yet is tried, and that is what the sampler learns from.
+
     Args:
         space: the values of each parameter, in the order in which neighbours resemble each other.
         sets: those that can run.
@@ -365,35 +419,48 @@ def propose(
         name: optuna.distributions.IntDistribution(0, len(values) - 1)
         for name, values in space.items()
     }
-    untried = {canonical(params): params for params in sets}
-    known: dict[str, float | None] = {}
-    others = random.Random(seed)
+    positions = [{value: i for i, value in enumerate(values)} for values in space.values()]
+    places = np.array(
+        [
+            [position[params[name]] for name, position in zip(space, positions, strict=True)]
+            for params in sets
+        ],
+        dtype=np.int16,
+    )
+    shares = np.array([1 / max(1, len(values) - 1) for values in space.values()], np.float32)
+    tried = np.zeros(len(sets), dtype=bool)
 
-    def tell(trial: optuna.Trial, value: float | None) -> None:
-        if value is None:  # teaches the sampler to stay away
-            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
-        else:
-            study.tell(trial, value)
+    def nearest(proposal: Mapping[str, int]) -> int:
+        """Index of the untried set that takes the least steps, each as a share of its range."""
+        steps = np.abs(places - np.array([proposal[name] for name in space], np.int16))
+        return int(np.where(tried, np.inf, steps @ shares).argmin())
 
-    def ask() -> tuple[optuna.Trial | None, str]:
-        for _ in range(_ASKS_PER_TRIAL):
+    def learn(index: int) -> None:
+        value = outcome(sets[index])
+        state = optuna.trial.TrialState
+        study.add_trial(
+            optuna.trial.create_trial(
+                state=state.PRUNED if value is None else state.COMPLETE,
+                value=value,
+                params=dict(zip(space, places[index].tolist(), strict=True)),
+                distributions=distributions,
+            )
+        )
+
+    left = min(budget, len(sets))
+    while left:
+        asked = []
+        for _ in range(min(BATCH, left)):
+            # Until it is told, a proposal keeps the next ones of its batch away from itself.
             trial = study.ask(distributions)
-            name = canonical({key: space[key][trial.params[key]] for key in space})
-            if name in untried:
-                return trial, name
-            tell(trial, known.get(name))
-        return None, others.choice(sorted(untried))
-
-    while untried and len(known) < budget:
-        asked: list[tuple[optuna.Trial | None, str, dict[str, int]]] = []
-        while untried and len(asked) < min(BATCH, budget - len(known)):
-            trial, name = ask()
-            asked.append((trial, name, untried.pop(name)))
-        yield [params for _, _, params in asked]
-        for trial, name, params in asked:
-            known[name] = outcome(params)
-            if trial:
-                tell(trial, known[name])
+            index = nearest(trial.params)
+            tried[index] = True
+            asked.append((trial, index))
+        left -= len(asked)
+        yield [sets[index] for _, index in asked]
+        for trial, index in asked:
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            learn(index)
 
 
 def tune(

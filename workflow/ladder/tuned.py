@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import yaml
+from filelock import FileLock
 
 from .documents import Document, UserError, parse, read_yaml
 
@@ -81,14 +82,17 @@ def read_winners(path: Path) -> dict[str, list[Winner]]:
 
 def keep_winners(path: Path, kernel: str, winners: Sequence[Winner]) -> None:
     """Put winners into the file; those of other kernels and sizes stay."""
-    everything = read_winners(path)
-    by_size = {winner.size: winner for winner in [*everything.get(kernel, []), *winners]}
-    everything[kernel] = [by_size[size] for size in sorted(by_size)]
-    data = {
-        name: [winner.model_dump() for winner in everything[name]] for name in sorted(everything)
-    }
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
-    text = yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=200)
-    temporary.write_text(_HEAD + text, encoding="utf-8")
-    os.replace(temporary, path)
+    # Two kernels may be tuned at once, on two GPUs.
+    with FileLock(path.with_name(f"{path.name}.lock")):
+        everything = read_winners(path)
+        by_size = {winner.size: winner for winner in [*everything.get(kernel, []), *winners]}
+        everything[kernel] = [by_size[size] for size in sorted(by_size)]
+        data = {
+            name: [winner.model_dump() for winner in everything[name]]
+            for name in sorted(everything)
+        }
+        temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
+        text = yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=200)
+        temporary.write_text(_HEAD + text, encoding="utf-8")
+        os.replace(temporary, path)

@@ -73,7 +73,7 @@ def test_a_rung_gives_the_bits_of_a_sum_along_k_in_order(
     assert same == (name not in SPLITS_K)
 
 
-SPLITS_K = {"13_split_k"}
+SPLITS_K = {"13_split_k", "14_stream_k"}
 
 LOAD_CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum"
 STORE_CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum"

@@ -29,8 +29,8 @@ from .tensor_maps import (
     ELEMENT_BYTES,
     HelperLaunch,
     MappedMatrix,
+    copies_bytes,
     mapped_matrices,
-    workspace_bytes,
 )
 
 # CUresult / cudaError_t numbers; from 700 on the context is lost (except 701, 708 and 709).
@@ -144,7 +144,12 @@ class PreparedLaunches:
             entries |= {matrix.helper.entry for matrix in self._matrices if matrix.helper}
         self._functions = {entry: int(function(spec, entry).kernel.ptr) for entry in entries}
         # Here, once: neither a sample nor a capture may allocate.
-        self._workspace = cupy.empty(workspace_bytes(spec.tensor_maps, m, n, k), dtype=cupy.uint8)
+        maps = spec.tensor_maps
+        self._workspace = cupy.empty(copies_bytes(maps, m, n, k), dtype=cupy.uint8)
+        scratch_bytes = maps.scratch_bytes if maps else None
+        self._scratch = None
+        if scratch_bytes is not None:
+            self._scratch = cupy.zeros(scratch_bytes, dtype=cupy.uint8)
         self._ready: dict[tuple[int, int, int], list[KernelLaunch]] = {}
 
     def __call__(self, a: Any, b: Any, c: Any) -> None:
@@ -173,11 +178,12 @@ class PreparedLaunches:
                 )
             )
         inputs = maps or [ctypes.c_void_p(a), ctypes.c_void_p(b)]
+        scratch = [] if self._scratch is None else [ctypes.c_void_p(self._scratch.data.ptr)]
         kernel = KernelLaunch(
             self._functions[ENTRY_POINT],
             self._spec.grid,
             self._spec.block,
-            [*inputs, ctypes.c_void_p(c), *self._sizes],
+            [*inputs, ctypes.c_void_p(c), *scratch, *self._sizes],
             stream=self._stream,
             dynamic_shared_memory_bytes=self._spec.dynamic_shared_memory_bytes,
             cluster=self._spec.cluster,

@@ -105,7 +105,10 @@ class LaunchSpec:
                 "block": tuple(data["block"]),
                 "cluster": tuple(cluster) if cluster else None,
                 "tensor_maps": TensorMaps(
-                    tuple(maps["a_box"]), tuple(maps["b_box"]), maps["transpose_a"]
+                    tuple(maps["a_box"]),
+                    tuple(maps["b_box"]),
+                    maps["transpose_a"],
+                    maps["scratch_bytes"],
                 )
                 if maps
                 else None,

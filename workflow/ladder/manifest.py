@@ -73,6 +73,9 @@ Extents = Annotated[list[Expression], Field(min_length=1, max_length=3)]
 Box = Annotated[list[Expression], Field(min_length=2, max_length=2)]
 
 
+_BYTE_EXPRESSIONS = ("dynamic_shared_memory_bytes", "scratch_bytes")
+
+
 class KernelLaunch(Document):
     """What every launch of a kernel with a source states, as expressions."""
 
@@ -86,11 +89,12 @@ class KernelLaunch(Document):
     def parameter_expressions(self) -> dict[str, Expression]:
         """The expressions that may name parameters alone, by dotted key below `launch`."""
         lists = {name: getattr(self, name, None) for name in ("block", "cluster", "a_box", "b_box")}
+        bytes_ = {name: getattr(self, name, None) for name in _BYTE_EXPRESSIONS}
         return {
             f"{name}[{index}]": text
             for name, texts in lists.items()
             for index, text in enumerate(texts or [])
-        } | {"dynamic_shared_memory_bytes": self.dynamic_shared_memory_bytes}
+        } | {name: text for name, text in bytes_.items() if text is not None}
 
 
 class CudaLaunch(KernelLaunch):
@@ -110,6 +114,8 @@ class ClusterLaunch(KernelLaunch):
 class TensorMapsLaunch(KernelLaunch):
     """gemm(a_tiles, b_tiles, C, M, N, K): A and B come as tensor maps, which the launch prepares.
 
+    With `scratch_bytes` it is gemm(a_tiles, b_tiles, C, scratch, M, N, K).
+
     What the launch does for any M, N, K before the kernel runs is told in `tensor_maps`.
     """
 
@@ -122,6 +128,9 @@ class TensorMapsLaunch(KernelLaunch):
     """Columns and rows of B that one copy brings."""
     transpose_a: bool = False
     """Whether the map of A covers its transpose, K x M, which the launch writes first."""
+    scratch_bytes: Expression | None = None
+    """Device memory that the blocks leave partial results in: gemm takes it as a pointer after C.
+    It is zero before the first launch, and every launch must leave its flags as it found them."""
 
 
 class CublasLaunch(Document):
@@ -237,11 +246,13 @@ class Manifest(Document):
 
 @dataclass(frozen=True)
 class TensorMaps:
-    """Evaluated tiles of the kind `tensor_maps`: (columns, rows) that one copy brings."""
+    """Evaluated tiles of the kind `tensor_maps`: (columns, rows) that one copy brings, and more."""
 
     a_box: tuple[int, int]
     b_box: tuple[int, int]
     transpose_a: bool
+    scratch_bytes: int | None = None
+    """Of the kernel's own memory, if it takes any."""
 
 
 @dataclass(frozen=True)
@@ -381,7 +392,8 @@ def _tensor_maps(spec: TensorMapsLaunch, names: Mapping[str, int]) -> TensorMaps
     (a_columns, a_rows), (b_columns, b_rows) = (
         [_whole(text, names) for text in box] for box in (spec.a_box, spec.b_box)
     )
-    return TensorMaps((a_columns, a_rows), (b_columns, b_rows), spec.transpose_a)
+    scratch = None if spec.scratch_bytes is None else _whole(spec.scratch_bytes, names)
+    return TensorMaps((a_columns, a_rows), (b_columns, b_rows), spec.transpose_a, scratch)
 
 
 def _whole(text: Expression, names: Mapping[str, int]) -> int:

@@ -68,6 +68,8 @@ def check_key(
     else:  # what the launch copies, and how, is part of what is timed
         mapped = mapped_matrices(spec.tensor_maps, *point.shape)
         geometry["tensor_maps"] = [asdict(matrix) for matrix in mapped]
+        if spec.tensor_maps.scratch_bytes is not None:
+            geometry["scratch_bytes"] = spec.tensor_maps.scratch_bytes
     return _key(
         {
             "protocol": PROTOCOL_VERSION,

@@ -97,7 +97,7 @@ unsigned emulated_activemask(void);
 void emulated_cp_async(void* shared, const void* global, unsigned bytes, unsigned source_bytes);
 void emulated_cp_async_commit(void);
 void emulated_cp_async_wait(unsigned pending_groups);
-// The instructions of mbarrier.cuh, tma.cuh and cluster.cuh.
+// The instructions of mbarrier.cuh, tma.cuh, cluster.cuh and flag.cuh.
 void emulated_mbarrier_init(void* barrier, unsigned arrivals);
 EMULATED_BARRIER void emulated_mbarrier_arrive(void* barrier, unsigned expected_bytes);
 EMULATED_BARRIER void emulated_mbarrier_wait(void* barrier, unsigned parity);
@@ -106,6 +106,8 @@ unsigned emulated_cluster_rank(void);
 unsigned emulated_cluster_size(void);
 EMULATED_BARRIER void emulated_cluster_sync(void);
 void emulated_cluster_load(void* value, const void* shared, unsigned rank);
+EMULATED_BARRIER void emulated_flag_raise(unsigned* flag);
+EMULATED_BARRIER void emulated_flag_await(unsigned* flag);
 float emulated_atomic_add_float(float* address, float value);
 int emulated_atomic_add_int(int* address, int value);
 void emulated_trap(void);

@@ -64,6 +64,10 @@ class Clocks {
     to[thread] = time_[thread]++;
   }
   void learn(uint32_t thread, const Clock& from) { join(known_[thread], from); }
+  static void join(Clock& to, const Clock& from) {
+    if (to.size() < from.size()) to.resize(from.size());
+    for (size_t i = 0; i < from.size(); i++) to[i] = std::max(to[i], from[i]);
+  }
   // A synchronisation of some lanes of a warp.
   void join_lanes(uint32_t first_thread, uint32_t lanes) {
     Clock& all = joined_;
@@ -134,10 +138,6 @@ class Clocks {
   std::vector<WriteStamp> writes_;
   std::vector<ReadStamps> reads_;  // [word][warp]
   Clock joined_;
-
-  static void join(Clock& to, const Clock& from) {
-    for (size_t i = 0; i < to.size(); i++) to[i] = std::max(to[i], from[i]);
-  }
 };
 
 }  // namespace emulator

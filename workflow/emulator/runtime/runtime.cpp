@@ -14,6 +14,7 @@
 #include <chrono>
 #include <csetjmp>
 #include <csignal>
+#include <unordered_map>
 #include <vector>
 
 #include "api.h"
@@ -261,6 +262,24 @@ static bool ordered_by_cluster(const GlobalWriter& writer) {
          cluster_of((writer.thread_plus_one - 1) / threads_per_block) == cluster_of(linear_block());
 }
 
+// A flag in global memory that is up, and what the one that raised it had seen.
+struct Flag {
+  uint64_t block;
+  Clock clock;
+};
+static std::unordered_map<uintptr_t, Flag> flags;
+// What each warp of the present block has learnt from flags, by the block that raised them.
+static std::vector<std::unordered_map<uint64_t, Clock>> learnt_from_flags;
+
+// Whether a flag of the writer's block, raised after the write, has been awaited by this warp.
+static bool ordered_by_flag(const GlobalWriter& writer) {
+  if (learnt_from_flags.empty()) return false;
+  uint32_t thread = (writer.thread_plus_one - 1) % threads_per_block;
+  const auto& learnt = learnt_from_flags[current->thread / kWarp];
+  auto from = learnt.find((writer.thread_plus_one - 1) / threads_per_block);
+  return from != learnt.end() && from->second[thread] >= writer.time;
+}
+
 static void check_global_words(uint32_t slot, int64_t offset, uint32_t bytes, uint32_t pc,
                                uint32_t kind) {
   Buffer& buffer = arena.buffers[slot];
@@ -282,7 +301,7 @@ static void check_global_words(uint32_t slot, int64_t offset, uint32_t bytes, ui
           same_block ? writer.epoch != epoch ||
                            (clocks.on && clocks.knows(lane.thread, writer.thread_plus_one - first,
                                                       writer.time))
-                     : ordered_by_cluster(writer);
+                     : ordered_by_cluster(writer) || ordered_by_flag(writer);
       if (!ordered)
         report(kGlobalRace, kGlobal, pc, writer.pc, (int32_t)slot, offset, bytes, lane.thread,
                same_block ? writer.thread_plus_one - first
@@ -979,6 +998,57 @@ void emulated_cluster_load(void* value, const void* shared, unsigned peer_rank) 
 }
 }
 
+// ---- flags --------------------------------------------------------------------------------------
+
+namespace emulator {
+
+// The flag's place in its buffer; the launch ends where there is none.
+static void check_flag(const unsigned* flag, uint32_t pc) {
+  uintptr_t address = (uintptr_t)flag;
+  if (arena.contains(address)) {
+    uint32_t slot = arena.slot(address);
+    int64_t offset = arena.offset(address);
+    if (offset >= 0 && (uint64_t)offset + sizeof *flag <= arena.buffers[slot].bytes) return;
+    report(kOutOfBounds, kGlobal, pc, 0, (int32_t)slot, offset, sizeof *flag, current->thread, 0);
+  } else {
+    report(kWildAddress, kOtherSpace, pc, 0, -1, (int64_t)address, sizeof *flag, current->thread, 0);
+  }
+  abandon_launch();
+}
+
+}  // namespace emulator
+
+extern "C" {
+void emulated_flag_raise(unsigned* flag) {
+  check_flag(flag, (uint32_t)(RETURN_ADDRESS - module.base));
+  if (launch.check) {
+    if (!clocks.on) start_clocks();
+    Flag raised{linear_block(), clocks.nothing()};
+    clocks.publish(current->thread, raised.clock);
+    flags[(uintptr_t)flag] = raised;
+  }
+  *flag = 1;
+}
+
+// Blocks run one after the other: a flag that is not up now will never be.
+void emulated_flag_await(unsigned* flag) {
+  uint32_t pc = (uint32_t)(RETURN_ADDRESS - module.base);
+  check_flag(flag, pc);
+  if (*flag == 0) {
+    report(kDeadlock, kGlobal, pc, 0, (int32_t)arena.slot((uintptr_t)flag),
+           arena.offset((uintptr_t)flag), sizeof *flag, current->thread, 0);
+    abandon_launch();
+  }
+  *flag = 0;
+  auto raised = flags.find((uintptr_t)flag);
+  if (raised == flags.end()) return;
+  learnt_from_flags.resize((threads_per_block + kWarp - 1) / kWarp);
+  Clock& known = learnt_from_flags[current->thread / kWarp][raised->second.block];
+  Clocks::join(known, raised->second.clock);
+  flags.erase(raised);
+}
+}
+
 // ---- from a warp's records to requests ----------------------------------------------------------
 
 namespace emulator {
@@ -1300,6 +1370,7 @@ static void start_block(uint64_t block) {
   first_epoch_of_block = epoch = ++last_epoch;
   barriers.clear();
   clocks.on = false;
+  learnt_from_flags.clear();
   for (const SharedArray& array : shared_arrays) {  // shared memory starts undefined: a NaN
     uint32_t* word = (uint32_t*)(module.shared + array.offset);
     std::fill(word, word + array.bytes / 4, 0x7fc0deadu);
@@ -1549,6 +1620,7 @@ EMULATOR_API int emulator_launch(const EmulatorLaunch* request) {
   for (const SharedArray& array : shared_arrays) used = std::max(used, array.offset + array.bytes);
   shadow.assign(used / 4 + 1, ShadowWord{});
   remote_reads.clear();
+  flags.clear();
   rank = 0;
   cluster = std::vector<Block>(blocks_together > 1 ? blocks_together : 0);
   for (Block& block : cluster) {

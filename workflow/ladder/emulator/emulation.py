@@ -313,6 +313,8 @@ def _message(
             f"waits for a phase of the mbarrier at {barrier} that never completes: "
             f"{raw.other_thread} arrivals and {raw.bytes} announced bytes are missing"
         )
+    if kind == "deadlock" and SPACES[raw.space] == "global":
+        return f"waits for a flag at {where} that no earlier block has raised"
     if kind == "deadlock":
         return f"waits for threads that never come (thread {raw.other_thread} waits elsewhere)"
     if kind == "uninitialised_barrier":

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from .. import correctness
+from ..expressions import cdiv
 from ..manifest import Kernel, Launch, canonical, parameter_fault
 from ..status import Status
 from ..tensor_maps import MappedMatrix, mapped_matrices
@@ -119,10 +120,17 @@ def emulate_point(
     correctness.fill_inputs(np, a, b, "uniform", SEED)
     c = np.empty((m, n), np.float32)
     correctness.poison(np, c)
+    shares = launch.tensor_maps is not None and launch.tensor_maps.scratch_bytes is not None
     if sample is None:
         cluster = launch.cluster or (1, 1, 1)
         too_large = m * n * k > LARGEST_FULL_RUN
-        sample = too_large and sampling_fault(launch.grid, m, n, cluster) is None
+        alone = not shares and sampling_fault(launch.grid, m, n, cluster) is None
+        sample = too_large and alone
+    elif sample and shares:
+        return without_result(
+            Status.SKIPPED_UNSUPPORTED,
+            "cannot be sampled: its blocks leave partial results for each other; run all blocks",
+        )
     work = m * n * k * _part_that_runs(launch, m, n, k, sample)
     if most_fma is not None and work > most_fma:
         return without_result(
@@ -201,7 +209,11 @@ def _run(
             arguments[name] = TensorMap2D(
                 array, 0, matrix.rows, matrix.columns, matrix.pitch, matrix.box[1], matrix.box[0]
             )
-        arguments |= {"C": c, **dict(zip("MNK", shape, strict=True))}
+        arguments["C"] = c
+        if launch.tensor_maps.scratch_bytes is not None:
+            words = cdiv(launch.tensor_maps.scratch_bytes, np.float32().nbytes)
+            arguments["scratch"] = np.zeros(words, np.float32)
+        arguments |= dict(zip("MNK", shape, strict=True))
     result = emulate(
         source,
         params,

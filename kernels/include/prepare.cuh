@@ -28,17 +28,21 @@ transpose_a(const float* __restrict__ A, float* __restrict__ T, int M, int K, in
          first_column += static_cast<size_t>(gridDim.y) * TRANSPOSE_TILE) {
         const size_t column = first_column + threadIdx.x;
 #pragma unroll
-        for (int i = threadIdx.y; i < TRANSPOSE_TILE; i += 8) {
-            const size_t row = first_row + i;
-            if (row < rows && column < columns) tile[i][threadIdx.x] = A[row * columns + column];
+        for (int i = 0; i < TRANSPOSE_TILE; i += 8) {  // four loads under way in each thread
+            const size_t row = first_row + threadIdx.y + i;
+            if (row < rows && column < columns) {
+                tile[threadIdx.y + i][threadIdx.x] = A[row * columns + column];
+            }
         }
         __syncthreads();  // the tile is complete
 
         const size_t row = first_row + threadIdx.x;
 #pragma unroll
-        for (int i = threadIdx.y; i < TRANSPOSE_TILE; i += 8) {
-            const size_t turned = first_column + i;
-            if (turned < columns && row < rows) T[turned * pitch + row] = tile[threadIdx.x][i];
+        for (int i = 0; i < TRANSPOSE_TILE; i += 8) {
+            const size_t turned = first_column + threadIdx.y + i;
+            if (turned < columns && row < rows) {
+                T[turned * pitch + row] = tile[threadIdx.x][threadIdx.y + i];
+            }
         }
         __syncthreads();  // nobody reads the tile any more
     }

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from ladder import schema
 from ladder.device import detect
+from ladder.tuned import read_winners
 from launch_kinds import KERNELS, LARGEST, ODD_SIZES
 from project import GEMM, NAIVE_BODY, QUICK, ROOT, Project
 
@@ -184,3 +186,29 @@ def test_helpers_graphs_and_refusals_of_the_driver(tmp_path: Path) -> None:
     )  # fmt: skip
     print(done.stdout)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+def test_tuning_names_a_winner_that_a_sweep_then_finds_measured(make_project: MakeProject) -> None:
+    tuned = {
+        "parameters": {"SIDE": {"description": "side of the block", "maximum": 64}},
+        "sweep": {"SIDE": [16]},
+        "tune": {"SIDE": [4, 8, 16, 32, 64]},
+        "launch": {
+            "kind": "cuda",
+            "block": ["SIDE", "SIDE"],
+            "grid": ["cdiv(N, SIDE)", "cdiv(M, SIDE)"],
+        },
+    }
+    project = make_project(config("10_mine", square=[512]), kernels=[])
+    project.add_kernel("10_mine", f"{GEMM} {NAIVE_BODY.replace('16', 'SIDE')}", **tuned)
+    project.ladder("tune", "10_mine", "--size", "512", "512", "512", "--out", "results/gpu")
+    [winner] = read_winners(project.folder / "results/gpu/tuned.yaml")["10_mine"]
+    assert winner.size == (512, 512, 512)
+    assert winner.params["SIDE"] in {16, 32}, "narrower blocks waste half of every sector"
+    assert winner.gpu == detect()[0].name
+    trials = schema.read(project.folder / "results/gpu/tune/10_mine.parquet", "trials").to_pylist()
+    assert [row["status"] for row in trials].count("infeasible_threads") == 1
+    run(project)
+    [point] = project.table("points", "results/gpu")
+    [same] = [row for row in trials if row["params"] == point["params"]]
+    assert point["run_id"] == same["run_id"], "the sweep takes the time from the journal"

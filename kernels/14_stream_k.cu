@@ -98,8 +98,13 @@ struct Schedule {
         const int tiles = tiles_m * tiles_n, rounds = tiles / WORKERS;
         cut = tiles % WORKERS == 0 ? 0 : tiles - max(rounds - 1, 0) * WORKERS;
         const long long work = static_cast<long long>(cut) * depth;
-        from = work * blockIdx.x / WORKERS;
-        to = work * (blockIdx.x + 1) / WORKERS;
+        // Every block that shares has a part: the one before is always the one that has the front.
+        const long long sharing = min(work, static_cast<long long>(WORKERS));
+        from = to = 0;
+        if (blockIdx.x < sharing) {
+            from = work * blockIdx.x / sharing;
+            to = work * (blockIdx.x + 1) / sharing;
+        }
         next = cut + blockIdx.x;
     }
 

@@ -22,7 +22,7 @@ from ladder import schema
 from ladder.compile import compiler_problem
 from ladder.config import Config
 from ladder.documents import UserError
-from ladder.manifest import Kernel, Manifest, Params, canonical, load
+from ladder.manifest import Kernel, Manifest, Params, canonical, expand, load, load_all
 from ladder.status import Status
 from ladder.store import records
 from ladder.tune import (
@@ -34,7 +34,7 @@ from ladder.tune import (
     propose,
 )
 from ladder.tuned import Winner, keep_winners, read_winners
-from project import GEMM, MANIFEST, NAIVE_BODY, QUICK, Project, with_default_signals
+from project import GEMM, MANIFEST, NAIVE_BODY, QUICK, ROOT, Project, with_default_signals
 
 MakeProject = Callable[..., Project]
 needs_nvrtc = pytest.mark.skipif(
@@ -494,3 +494,24 @@ def test_the_default_budget_and_size_are_those_of_the_configuration() -> None:
     config = Config.model_validate({"sizes": {"square": [8]}, "kernels": {"mine": {}}})
     assert config.tune.sizes == [[4096, 4096, 4096]]
     assert config.tune.budget == 60
+
+
+# --- the shipped spaces ---------------------------------------------------------------------------
+
+SHIPPED = {
+    name: kernel for name, kernel in load_all(ROOT / "kernels").items() if kernel.manifest.tune
+}
+
+
+@pytest.mark.parametrize("name", sorted(SHIPPED))
+def test_a_shipped_space_holds_the_default_sweep_and_sets_that_can_run(name: str) -> None:
+    kernel = SHIPPED[name]
+    for params in expand(kernel.manifest.sweep):
+        outside = {key: value for key, value in params.items()
+                   if value not in kernel.manifest.tune[key]}  # fmt: skip
+        assert not outside
+        assert fault_before_compiling(kernel, params, "sm_90a") is None
+    feasible = sum(
+        fault_before_compiling(kernel, params, "sm_90a") is None for params in candidates(kernel)
+    )
+    assert feasible >= 100

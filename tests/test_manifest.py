@@ -151,7 +151,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "parameters of a baseline": (
         changed(launch={"kind": "cublas", "compute": "tf32"}, sweep={}),
         "parameters",
-        "a cuBLAS baseline has none",
+        "a launch of the kind `cublas` has none",
     ),
 }  # fmt: skip
 

@@ -111,11 +111,13 @@ def _cmd_plan(arguments: argparse.Namespace) -> int:
     """Validate the configuration and write the plan: every point, and what cannot run."""
     _without("pandas")
     from .plan import plan_builds, write_plan
+    from .tuned import read_winners
 
     config, kernels = _configuration(arguments)
-    planned = write_plan(arguments.out, config, kernels)
+    winners = read_winners(arguments.tuned) if arguments.tuned else {}
+    planned = write_plan(arguments.out, config, kernels, winners)
     refused = sum(1 for item in planned if item.fault)
-    builds = plan_builds(config, kernels, config.architectures)
+    builds = plan_builds(config, kernels, config.architectures, winners)
     print(f"{arguments.out}: {len(planned)} points ({refused} cannot run), {len(builds)} builds")
     return 0
 
@@ -377,6 +379,9 @@ def _parser() -> argparse.ArgumentParser:
     plan = command("plan", _cmd_plan)
     configuration(plan)
     path(plan, "out", Path("results/plan.parquet"), "the plan to write")
+    plan.add_argument(
+        "--tuned", type=Path, metavar="PATH", help="what `tune` has found, for kernels that select"
+    )
 
     compile_ = command("compile", _cmd_compile)
     compile_.add_argument("kernel", help="name of the kernel, as in 01_naive")

@@ -19,7 +19,7 @@ from . import schema
 from .config import Config
 from .device import GpuIdentity
 from .gpus import Datasheet, fp32_peak_tflops, lookup
-from .manifest import Kernel, Launch
+from .manifest import Kernel, Launch, canonical
 from .plan import Fault, Point, read_config, read_points
 from .stats import quantiles
 from .status import Status
@@ -66,7 +66,10 @@ def collect(
 
     schema.write(out / "runs.parquet", "runs", [_run_row(run) for run in finished.runs.values()])
     # Builds that no point of the plan uses lie beside the others: a search tries many sets.
-    wanted = {(point.kernel, point.params) for point, _ in read_points(plan)}
+    wanted = set()
+    for point, _ in read_points(plan):
+        runs, params = kernels[point.kernel].resolve(point.parameters())
+        wanted.add((runs.name, canonical(params)))
     builds = [row for row in read_builds(builds_root) if (row["kernel"], row["params"]) in wanted]
     schema.write(out / "builds.parquet", "builds", builds)
     schema.write(out / "points.parquet", "points", points)

@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -24,6 +24,8 @@ from .expressions import ExpressionError, evaluate, names_in
 Params = Mapping[str, int]
 Expression = str | int
 SHAPE_NAMES = ("M", "N", "K")
+SELECTED = "RUNG"
+"""Among the parameters of a kernel of the kind `selected`: the number of the kernel that runs."""
 ENTRY_POINT = "gemm"
 CLUSTERS_AND_TENSOR_MAPS_SINCE = (9, 0)
 """The first compute capability that has either."""
@@ -141,6 +143,25 @@ class CublasLaunch(Document):
     """`fp32_pedantic` refuses TF32; `tf32` asks for it."""
 
 
+class Choice(Document):
+    """A kernel and its parameters."""
+
+    kernel: str
+    """Its name, as in 11_raster."""
+    params: dict[str, int]
+    """A value for each of its parameters."""
+
+
+class SelectedLaunch(Document):
+    """No kernel of its own: what `selection` chooses of other kernels."""
+
+    kind: Literal["selected"]
+    candidates: Annotated[list[str], Field(min_length=1)]
+    """Kernels to choose from, by name; each begins with a number of its own."""
+    fallback: Choice
+    """What runs where nothing was tuned yet."""
+
+
 Sweep = (
     dict[str, Annotated[list[int], Field(min_length=1)]]
     | Annotated[list[dict[str, int]], Field(min_length=1)]
@@ -166,7 +187,8 @@ class Manifest(Document):
     preconditions: list[Requirement] = []
     """Conditions on M, N, K (and parameters); a size that violates one is refused."""
     launch: Annotated[
-        CudaLaunch | ClusterLaunch | TensorMapsLaunch | CublasLaunch, Field(discriminator="kind")
+        CudaLaunch | ClusterLaunch | TensorMapsLaunch | CublasLaunch | SelectedLaunch,
+        Field(discriminator="kind"),
     ]
     """How the kernel is launched."""
     minimum_compute_capability: Annotated[str, Field(pattern=r"^\d+\.\d$")] = "7.5"
@@ -211,7 +233,7 @@ class Manifest(Document):
             for index, text in enumerate(self.launch.grid):
                 check(text, both, dotted(("launch", "grid", index)))
         elif self.parameters:
-            raise ValueError("parameters: a cuBLAS baseline has none")
+            raise ValueError(f"parameters: a launch of the kind `{self.launch.kind}` has none")
         for params in expand(self.sweep):
             fault = parameter_fault(self, params)
             if fault:
@@ -286,11 +308,20 @@ class Kernel:
     manifest: Manifest
     manifest_path: Path
     source_path: Path | None
-    """None for baselines, which have no source."""
+    """None for baselines and for a kernel that selects others: they have no source."""
+    candidates: Mapping[int, Kernel] = field(default_factory=dict)
+    """By number: the kernels that one of the kind `selected` chooses from."""
 
     @property
     def needs_build(self) -> bool:
         return self.source_path is not None
+
+    def resolve(self, params: Params) -> tuple[Kernel, Params]:
+        """The kernel and the parameters that run: its own, or those that it has selected."""
+        if not self.candidates:
+            return self, params
+        own = {name: value for name, value in params.items() if name != SELECTED}
+        return self.candidates[params[SELECTED]], own
 
     def source_sha256(self) -> str | None:
         """Hash of the code of the source and of the shared headers in it; None without a source.
@@ -503,6 +534,49 @@ def load(manifest_path: Path) -> Kernel:
     return Kernel(manifest_path.stem, manifest, manifest_path, None)
 
 
+def number_of(name: str) -> int | None:
+    """The number that a kernel's name begins with: 11 of 11_raster."""
+    match = re.match(r"(\d+)_", name)
+    return int(match[1]) if match else None
+
+
+def _with_candidates(kernel: Kernel, kernels: Mapping[str, Kernel]) -> Kernel:
+    """A kernel of the kind `selected` with the kernels that it names; any other as it is.
+
+    Raises:
+        UserError: if it names one that it cannot run.
+    """
+    launch = kernel.manifest.launch
+    if not isinstance(launch, SelectedLaunch):
+        return kernel
+    where = f"{kernel.manifest_path}: launch"
+    candidates: dict[int, Kernel] = {}
+    for index, name in enumerate(launch.candidates):
+        known = [other for other in kernels if kernels[other].needs_build]
+        if name not in known:
+            raise UserError(
+                f"{where}.candidates[{index}]: no kernel {name!r} with a source; "
+                + suggestion(name, known)
+            )
+        number = number_of(name)
+        if number is None or number in candidates:
+            raise UserError(
+                f"{where}.candidates[{index}]: {name!r}: the name must begin with a number that no "
+                "other candidate has, as in 11_raster"
+            )
+        candidates[number] = kernels[name]
+    fallback = launch.fallback
+    if fallback.kernel not in launch.candidates:
+        raise UserError(
+            f"{where}.fallback.kernel: {fallback.kernel!r} is none of the candidates; "
+            + suggestion(fallback.kernel, launch.candidates)
+        )
+    fault = parameter_fault(kernels[fallback.kernel].manifest, fallback.params)
+    if fault:
+        raise UserError(f"{where}.fallback.params: {fault}")
+    return replace(kernel, candidates=candidates)
+
+
 def load_all(folder: Path) -> dict[str, Kernel]:
     """Every kernel of a folder by name, sorted.
 
@@ -516,4 +590,4 @@ def load_all(folder: Path) -> dict[str, Kernel]:
     for source in sorted(folder.glob("*.cu")):
         if source.stem not in kernels:
             raise UserError(f"{source}: its manifest {source.with_suffix('.yaml')} does not exist")
-    return kernels
+    return {name: _with_candidates(kernel, kernels) for name, kernel in kernels.items()}

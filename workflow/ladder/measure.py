@@ -405,10 +405,11 @@ class Stream:
         for number in range(protocol.rounds):
             order = list(items)
             random.Random(f"{protocol.seed}/{number}").shuffle(order)
-            missing = []
+            missing: dict[str, WorkItem] = {}
             for item in order:
-                if self._wants_visit(item, number, done):
-                    missing.append(item)
+                # A kernel that selects others has points in common with them, timed once.
+                if item.point_key not in missing and self._wants_visit(item, number, done):
+                    missing[item.point_key] = item
                 else:
                     self._progress.step(_name(item.point))
             if missing and not settled:
@@ -416,7 +417,8 @@ class Stream:
                 self._sentinel_ns = self._time_sentinel()
                 settled = True
             for start in range(0, len(missing), protocol.sentinel_every):
-                self._visit_block(missing[start : start + protocol.sentinel_every], number, done)
+                block = list(missing.values())[start : start + protocol.sentinel_every]
+                self._visit_block(block, number, done)
 
     def _wants_visit(self, item: WorkItem, number: int, done: Finished) -> bool:
         if done.final_failure(item.check_key, item.point_key):

@@ -26,6 +26,7 @@ from .occupancy import (
     largest_cluster,
     limits_of,
 )
+from .selection import Winners, select
 from .status import Status
 from .tensor_maps import ELEMENT_BYTES, MOST_BOX_SIDE, ROW_ELEMENTS
 
@@ -91,40 +92,53 @@ class PlannedPoint:
 
 
 def plan_builds(
-    config: Config, kernels: Mapping[str, Kernel], architectures: list[str]
+    config: Config,
+    kernels: Mapping[str, Kernel],
+    architectures: list[str],
+    winners: Winners | None = None,
 ) -> list[Build]:
-    """Every CUBIN to compile, sorted; parameter sets that violate a constraint have none."""
-    builds = {
-        Build(kernel.name, canonical(params), architecture)
-        for kernel in kernels.values()
-        if kernel.needs_build
-        for params in config.parameter_sets(kernel)
-        if kernel.violated_constraint(params) is None
-        for architecture in architectures
-    }
+    """Every CUBIN to compile, sorted; parameter sets that violate a constraint have none.
+
+    Args:
+        winners: what was tuned, for kernels that select others.
+    """
+    builds = set()
+    for kernel in kernels.values():
+        for params in _sets_that_run(config, kernel, winners or {}):
+            runs, own = kernel.resolve(params)
+            if runs.needs_build and runs.violated_constraint(own) is None:
+                builds |= {
+                    Build(runs.name, canonical(own), architecture) for architecture in architectures
+                }
     return sorted(builds)
 
 
-def plan_points(config: Config, kernels: Mapping[str, Kernel]) -> list[PlannedPoint]:
+def _sets_that_run(config: Config, kernel: Kernel, winners: Winners) -> Iterator[Mapping[str, int]]:
+    """Every parameter set of a kernel at some size."""
+    if kernel.candidates:
+        for (m, n, k), _ in _sizes_of(config, kernel):
+            yield select(kernel, winners, (m, n, k))
+    else:
+        yield from config.parameter_sets(kernel)
+
+
+def plan_points(
+    config: Config, kernels: Mapping[str, Kernel], winners: Winners | None = None
+) -> list[PlannedPoint]:
     """Every point of the configuration, sorted, with the faults that need no GPU to see.
+
+    Args:
+        winners: what was tuned, for kernels that select others.
 
     Raises:
         UserError: if a kernel is left without any size, or an expression of its manifest fails.
     """
     planned = []
     for kernel in kernels.values():
-        largest = config.kernels[kernel.name].largest
-        sizes = [
-            (shape, mode)
-            for shape, mode in dict.fromkeys(_sizes_and_modes(config))
-            if largest is None or max(shape) <= largest
-        ]
-        if not sizes:
-            raise UserError(
-                f"kernels.{kernel.name}.largest: {largest} leaves none of the configured sizes"
-            )
-        for params in config.parameter_sets(kernel):
-            for (m, n, k), mode in sizes:
+        sets = config.parameter_sets(kernel)
+        for (m, n, k), mode in _sizes_of(config, kernel):
+            chosen = [select(kernel, winners or {}, (m, n, k))] if kernel.candidates else sets
+            for params in chosen:
                 point = Point(kernel.name, canonical(params), m, n, k, mode)
                 try:
                     planned.append(_planned(kernel, point))
@@ -141,8 +155,28 @@ def _planned(kernel: Kernel, point: Point) -> PlannedPoint:
     fault = requirement_fault(kernel, point)
     if fault:
         return PlannedPoint(point, None, fault)
-    launch = kernel.launch(point.parameters(), *point.shape)
+    runs, params = kernel.resolve(point.parameters())
+    launch = runs.launch(params, *point.shape)
     return PlannedPoint(point, launch, launch_fault(launch) if launch else None)
+
+
+def _sizes_of(config: Config, kernel: Kernel) -> list[tuple[tuple[int, int, int], CacheMode]]:
+    """The sizes and cache modes of one kernel.
+
+    Raises:
+        UserError: if its `largest` leaves none.
+    """
+    largest = config.kernels[kernel.name].largest
+    sizes = [
+        (shape, mode)
+        for shape, mode in dict.fromkeys(_sizes_and_modes(config))
+        if largest is None or max(shape) <= largest
+    ]
+    if not sizes:
+        raise UserError(
+            f"kernels.{kernel.name}.largest: {largest} leaves none of the configured sizes"
+        )
+    return sizes
 
 
 def _sizes_and_modes(config: Config) -> Iterator[tuple[tuple[int, int, int], CacheMode]]:
@@ -156,7 +190,7 @@ def _sizes_and_modes(config: Config) -> Iterator[tuple[tuple[int, int, int], Cac
 
 def requirement_fault(kernel: Kernel, point: Point) -> Fault | None:
     """What the kernel's manifest or its index width has against a point; None if nothing."""
-    params = point.parameters()
+    kernel, params = kernel.resolve(point.parameters())
     message = kernel.violated_constraint(params)
     if message:
         return Status.SKIPPED_CONSTRAINT, message
@@ -316,9 +350,11 @@ schema.TABLES["plan"] = PLAN
 _CONFIG_KEY = b"config"
 
 
-def write_plan(path: Path, config: Config, kernels: Mapping[str, Kernel]) -> list[PlannedPoint]:
+def write_plan(
+    path: Path, config: Config, kernels: Mapping[str, Kernel], winners: Winners | None = None
+) -> list[PlannedPoint]:
     """Write the points of a configuration, with the resolved configuration in the metadata."""
-    planned = plan_points(config, kernels)
+    planned = plan_points(config, kernels, winners)
     rows = []
     for item in planned:
         status, detail = item.fault or (None, None)

@@ -58,7 +58,8 @@ def source_files(source: Path) -> list[Path]:
     """The files of a result folder that belong to a published set."""
     tables = [source / f"{name}.parquet" for name in _TABLES]
     figures = sorted(path for path in (source / "figures").rglob("*") if path.is_file())
-    return [*tables, source / "report.html", *figures]
+    tuned = [path for path in [source / "tuned.yaml"] if path.exists()]
+    return [*tables, source / "report.html", *tuned, *figures]
 
 
 @dataclass(frozen=True)

@@ -162,7 +162,8 @@ def _replayed_row(
 
     if source is None:
         return missing("there is no published result set")
-    row = source.point(point, kernel.source_sha256())
+    runs, _ = kernel.resolve(point.parameters())
+    row = source.point(point, runs.source_sha256())
     if row is not None:
         return {**row, "kernel": point.kernel, "source": REPLAYED}, row
     if source.holds_other_code(point):

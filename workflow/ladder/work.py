@@ -90,7 +90,7 @@ def work_item(
     environment: Environment,
 ) -> WorkItem:
     """Everything the supervisor needs to know about one planned point on one GPU."""
-    params = point.parameters()
+    kernel, params = kernel.resolve(point.parameters())
     build: BuildRow | None = None
     spec: LaunchSpec | None = None
     cubin_sha256: str | None = None

@@ -18,6 +18,7 @@ from ladder.device import resolve_target
 from ladder.documents import UserError
 from ladder.manifest import slug
 from ladder.plan import plan_builds
+from ladder.tuned import read_winners
 
 # Shell commands call `ladder STEP`, the package under the interpreter that runs Snakemake: a bare
 # `python` may be another one.
@@ -40,7 +41,16 @@ except UserError as error:
 # The GPU's name is part of every path, so that results of two machines never mix.
 DEVICE = GPU.slug if GPU else "no-gpu"
 ARCHITECTURES = sorted({*SETTINGS.architectures, *([GPU.architecture] if GPU else [])})
-BUILDS = plan_builds(SETTINGS, KERNELS, ARCHITECTURES)
+# What a kernel that selects others goes by: the searches on this GPU, or those of the published set.
+TUNED = Path(
+    f"results/{DEVICE}/tuned.yaml"
+    if GPU
+    else f"results/published/{SETTINGS.gpu.replay}/tuned.yaml"
+)
+try:
+    BUILDS = plan_builds(SETTINGS, KERNELS, ARCHITECTURES, read_winners(TUNED))
+except UserError as error:
+    raise WorkflowError(str(error)) from None
 CONFIG_JSON = json.dumps(SETTINGS.model_dump(mode="json"), sort_keys=True)
 HEADERS = sorted(str(path) for path in Path("kernels/include").glob("**/*.cuh"))
 

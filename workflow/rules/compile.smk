@@ -1,14 +1,17 @@
 rule plan_points:
+    input:
+        tuned=[str(TUNED)] if TUNED.exists() else [],
     output:
         plan="results/{device}/plan.parquet",
     log:
         "results/logs/plan/{device}.log",
     params:
         config=CONFIG_JSON,
+        tuned=lambda wildcards, input: f"--tuned {input.tuned}" if input.tuned else "",
     message:
         "Plan the points of {wildcards.device}"
     shell:
-        "ladder plan --config-json {params.config:q} --out {output.plan} > {log} 2>&1"
+        "ladder plan --config-json {params.config:q} {params.tuned} --out {output.plan} > {log} 2>&1"
 
 
 # A compiler's refusal is a row of the record, with an empty CUBIN: one bad candidate must not end

@@ -132,7 +132,7 @@ def test_a_column_and_then_a_tile_per_thread_save_shared_loads(cache: Path) -> N
     fmas = WHOLE[0] * WHOLE[1] * WHOLE[2]
     loads = {
         "03_shared_tile": (counters("03_shared_tile", cache, TILE=32), 2.0),
-        "04_register_column": (counters("04_register_column", cache, TM=8), 9 / 8),
+        "04_register_column": (counters("04_register_column", cache, TM=16), 17 / 16),
         "05_register_tile": (counters("05_register_tile", cache, BM=128), 1 / 4),
         "06_vector_loads": (counters("06_vector_loads", cache, BM=128, BK=8), 1 / 16),
     }

@@ -12,6 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,9 @@ class FakeDevice:
 
     def clear_l2(self) -> None:
         self._now += 40_000.0
+
+    def profiled(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def free_bytes(self) -> int:
         return int(settings().get("free_bytes", 12 * 2**30))

@@ -107,6 +107,15 @@ MISTAKES: dict[str, tuple[str, str, int | None, str]] = {
         5,
         r"no kernels/02_shared_til.yaml; did you mean '03_shared_tile'\? known: 01_naive",
     ),
+    "unknown kernel to profile": (
+        GOOD + "profile:\n  every_set: [01_naiv]\n",
+        "profile.every_set[0]",
+        6,
+        r"no kernels/01_naiv.yaml; did you mean '01_naive'",
+    ),
+    "size to profile with two sides": (
+        GOOD + "profile:\n  sizes: [[8, 8]]\n", "profile.sizes[0]", 6, "at least 3 items",
+    ),
     "parameter above its domain": (
         GOOD + "  03_shared_tile:\n    sweep: {TILE: [8, 64]}\n",
         "kernels.03_shared_tile.sweep",

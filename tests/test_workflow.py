@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import fake_ncu
 from ladder.compile import compiler_problem
 from project import GEMM, NAIVE_BODY, QUICK, ROOT, Project, with_default_signals
 
@@ -29,6 +30,7 @@ CONFIG: dict[str, Any] = {
     "cache_modes": {"hot": [33]},
     "protocol": QUICK,
     "architectures": ["sm_90a"],
+    "profile": {"sizes": [[33, 33, 33]], "every_set": ["01_naive"]},
 }
 BOUNDED = "void __launch_bounds__(256, 4) gemm"
 POINTS = "results/fake-gpu/points.parquet"
@@ -61,6 +63,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A finished run on the fake GPU, report included."""
     project = Project(tmp_path_factory.mktemp("finished"), CONFIG)
     project.fake_gpu()
+    fake_ncu.install(project)
     project.snakemake()
     return project
 
@@ -107,6 +110,12 @@ def test_one_command_measures_and_reports(finished: Project) -> None:
     assert measured(finished) == (12, 0)
     assert (finished.folder / "results/fake-gpu/report.html").stat().st_size > 20_000
     assert list((finished.folder / "results/fake-gpu/figures").glob("*.svg"))
+    counters = finished.table("counters")
+    assert {row["source"] for row in counters} == {"theory", "hardware"}
+    profiled = {(row["kernel"], row["params"]) for row in counters if row["source"] == "hardware"}
+    assert len(profiled) == 3
+    report = (finished.folder / "results/fake-gpu/report.html").read_text()
+    assert "which Nsight Compute read" in report
 
 
 @needs_compiler

@@ -245,13 +245,39 @@ def _collect(arguments: argparse.Namespace) -> dict[str, int]:
     )
 
 
+def _cmd_profile(arguments: argparse.Namespace) -> int:
+    """Read hardware counters of measured points with Nsight Compute."""
+    _without("pandas")
+    from .profile import TABLE, profile
+
+    try:
+        summary = profile(
+            arguments.plan,
+            _kernels(arguments.root),
+            builds_root=arguments.builds,
+            out=arguments.out,
+        )
+    except KeyboardInterrupt:
+        print("interrupted: what was counted is kept; run again to go on", file=sys.stderr)
+        return 130
+    print(
+        f"{arguments.out / TABLE}: {summary.points} points, {summary.counted} counted now, "
+        f"{summary.kept} from the store"
+    )
+    if not summary.points:
+        print("no point was measured at any of profile.sizes")
+    if summary.failed:
+        _print_counts(summary.failed)
+    return 0
+
+
 def _cmd_counters(arguments: argparse.Namespace) -> int:
-    """Gather the counters: closed forms of the manifests, and what the emulator counted."""
+    """Gather the counters: closed forms of the manifests, and what was counted."""
     _without("pandas")
     from .counters import collect_counters
 
     rows = collect_counters(
-        arguments.plan, _kernels(arguments.root), arguments.emulated, arguments.out
+        arguments.plan, _kernels(arguments.root), arguments.counted, arguments.out
     )
     print(f"{arguments.out}: {rows} rows")
     return 0
@@ -396,9 +422,15 @@ def _parser() -> argparse.ArgumentParser:
     counters = command("counters", _cmd_counters)
     path(counters, "plan", Path("results/plan.parquet"), "the plan")
     path(counters, "out", None, "the table to write")
-    counters.add_argument("emulated", type=Path, nargs="*", help="tables that `emulate` wrote")
+    counters.add_argument(
+        "counted", type=Path, nargs="*", help="tables that `emulate` and `profile` wrote"
+    )
 
-    for name, run in (("measure", _cmd_measure), ("collect", _cmd_collect)):
+    for name, run in (
+        ("measure", _cmd_measure),
+        ("collect", _cmd_collect),
+        ("profile", _cmd_profile),
+    ):
         step = command(name, run)
         path(step, "plan", Path("results/plan.parquet"), "the plan")
         path(step, "builds", BUILDS, "folder of the builds")

@@ -149,6 +149,19 @@ class Tune(Document):
     """Sets to try at a size, at most; a space of no more is tried out."""
 
 
+class Profile(Document):
+    """Reading hardware counters with Nsight Compute, of some of the points that were measured."""
+
+    use: Literal["auto", "required", "never"] = "auto"
+    """`auto` profiles where a GPU measures, and says why where it cannot; `required` then fails."""
+    sizes: list[Shape] = [[2048, 2048, 2048], [4096, 4096, 4096]]
+    """[M, N, K]; those among them that are measured are profiled."""
+    every_set: list[str] = []
+    """Kernels of which every parameter set is profiled; of the others the fastest at each size."""
+    timeout_s: Annotated[float, Field(gt=0, le=7200)] = 600.0
+    """Silence after which the profiler counts as hung, seconds; a point is one silence."""
+
+
 class Config(Document):
     """`config/config.yaml`."""
 
@@ -168,6 +181,8 @@ class Config(Document):
     """What runs on the CPU."""
     tune: Tune = Tune()
     """Which parameters are searched."""
+    profile: Profile = Profile()
+    """Whose hardware counters are read."""
 
     @model_validator(mode="after")
     def _known_architectures(self) -> Self:
@@ -248,12 +263,17 @@ def resolve(
             if fault:
                 faults.append(f"{where}.sweep: {fault}")
                 break
-    for index, kernel_name in enumerate(config.tune.kernels):
-        if kernel_name not in known:
-            at = lines.get(("tune", "kernels", index))
-            where = f"{name}:{at}" if at else name
-            missing = f"no kernels/{kernel_name}.yaml; {suggestion(kernel_name, list(known))}"
-            faults.append(f"{where}: tune.kernels[{index}]: {missing}")
+    named = {
+        ("tune", "kernels"): config.tune.kernels,
+        ("profile", "every_set"): config.profile.every_set,
+    }
+    for (section, key), names in named.items():
+        for index, kernel_name in enumerate(names):
+            if kernel_name not in known:
+                at = lines.get((section, key, index))
+                where = f"{name}:{at}" if at else name
+                missing = f"no kernels/{kernel_name}.yaml; {suggestion(kernel_name, list(known))}"
+                faults.append(f"{where}: {section}.{key}[{index}]: {missing}")
     if faults:
         raise UserError("\n".join(faults))
     return config, {kernel_name: known[kernel_name] for kernel_name in config.kernels}

@@ -1,4 +1,4 @@
-"""The `counters` table: closed forms of the manifests beside what the emulator counted."""
+"""The `counters` table: closed forms of the manifests beside what emulator and hardware counted."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from .status import Status
 
 
 def collect_counters(
-    plan: Path, kernels: Mapping[str, Kernel], emulated: Sequence[Path], out: Path
+    plan: Path, kernels: Mapping[str, Kernel], counted: Sequence[Path], out: Path
 ) -> int:
     """Write the `counters` table of a result folder.
 
     Args:
         plan: the plan whose points get their closed forms.
-        emulated: tables that the emulator wrote, one a parameter set.
+        counted: tables that the emulator and the profiler wrote.
 
     Returns:
         Number of rows.
     """
     theory = schema.table(schema.COUNTERS, theory_rows(read_points(plan), kernels))
-    tables = [schema.read(path, "counters") for path in emulated]
+    tables = [schema.read(path, "counters") for path in counted]
     bare = [table.replace_schema_metadata(None) for table in [theory, *tables]]
     rows = pa.concat_tables(bare)
     schema.write(out, "counters", rows)

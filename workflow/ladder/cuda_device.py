@@ -8,7 +8,8 @@ from __future__ import annotations
 import ctypes
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -274,6 +275,14 @@ class CudaDevice:
 
     def clear_l2(self) -> None:
         self._flush.fill(0)
+
+    @contextmanager
+    def profiled(self) -> Iterator[None]:
+        cupy.cuda.runtime.profilerStart()
+        try:
+            yield
+        finally:
+            cupy.cuda.runtime.profilerStop()
 
     def free_bytes(self) -> int:
         free, _ = cupy.cuda.runtime.memGetInfo()

@@ -15,6 +15,7 @@ import re
 import sys
 import uuid
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, Self
 
@@ -149,6 +150,10 @@ class Device(Protocol):
 
     def clear_l2(self) -> None:
         """Enqueue writes that replace everything in L2."""
+        ...
+
+    def profiled(self) -> AbstractContextManager[None]:
+        """The launches within are those that a profiler is to look at, if one is there."""
         ...
 
     def free_bytes(self) -> int:

@@ -691,6 +691,11 @@ def _traffic_intro(results: Results) -> str:
             "Counted on a CPU, exact: the emulator ran the kernels' own source and counted what"
             " each warp asks of memory. No cache is modelled and no time follows from it."
         )
+    if leads == {"hardware"}:
+        return (
+            "Counted by the GPU's own counters, which Nsight Compute read in launches of their own,"
+            " apart from the timed ones."
+        )
     if leads:
         return "Counted, but not by the emulator, which did not run the kernels here."
     if traffic.emulated(results.counted):
@@ -1527,16 +1532,32 @@ def _not_measured(results: Results, views: Sequence[Mapping[str, Any]] = ()) -> 
         )
     if results.sheet is None and results.run is not None and results.run.get("gpu_name"):
         missing.append(f"Datasheet lines: config/gpus.yaml has no row for {results.gpu_name}.")
-    if not any(source.kind == "hardware" for p in results.counted for source in p.values):
-        missing.append(
-            "Hardware counters (sectors, requests, bank conflicts): they come from a separate"
-            " profiling run, which is not part of this report."
-        )
+    missing += _unread_counters(results.counted)
     empty = [item["record"].title for view in views if view["empty"] for item in view["figures"]]
     if empty:
         missing.append(f"Figures that need times: {_listed(empty)}.")
     missing.append("DRAM bandwidth: the roofline's dashed roof is the datasheet's value.")
     return missing
+
+
+def _unread_counters(points: Sequence[traffic.Point]) -> list[str]:
+    """Why hardware counters are not there, of all points or of some."""
+    reasons: dict[str, int] = {}
+    for point in points:
+        for source, reason in point.missing.items():
+            if source.kind == "hardware" and not point.values.get(source):
+                reasons[reason] = reasons.get(reason, 0) + 1
+    if reasons:
+        return [
+            f"Hardware counters of {_count(number, 'point')}: {reason}."
+            for reason, number in reasons.items()
+        ]
+    if any(source.kind == "hardware" for point in points for source in point.values):
+        return []
+    return [
+        "Hardware counters (sectors, requests, bank conflicts): they come from a separate profiling"
+        " run, which is not part of this report."
+    ]
 
 
 def _conditions(results: Results) -> list[tuple[str, str]]:

@@ -91,3 +91,9 @@ def emulated_tables():
         for params in SETTINGS.parameter_sets(kernel)
         if kernel.violated_constraint(params) is None
     ]
+
+
+def profiled_tables():
+    """The profiler's table, where a GPU measures."""
+    profiling = GPU and SETTINGS.profile.use != "never"
+    return ["results/{device}/hardware.parquet"] if profiling else []

@@ -46,10 +46,36 @@ else:
             " --out results/{wildcards.device} > {log} 2>&1"
 
 
+if GPU:
+
+    # After the times: a profiler slows whatever runs beside it. What is counted already is kept in
+    # results/{device}/profile, which no rule owns. Where counters cannot be read, rows say why.
+    rule profile_points:
+        input:
+            plan="results/{device}/plan.parquet",
+            builds=build_records(ARCHITECTURES),
+            runs="results/{device}/runs.parquet",
+            points="results/{device}/points.parquet",
+        output:
+            counters="results/{device}/hardware.parquet",
+        log:
+            "results/logs/profile/{device}.log",
+        threads: 1
+        resources:
+            gpu=1,
+            host=100,
+        message:
+            "Read hardware counters on {GPU.name}"
+        shell:
+            "ladder profile --plan {input.plan} --builds results/build"
+            " --out results/{wildcards.device} > {log}"
+
+
 rule collect_counters:
     input:
         plan="results/{device}/plan.parquet",
         emulated=emulated_tables(),
+        profiled=profiled_tables(),
     output:
         counters="results/{device}/counters.parquet",
     log:
@@ -58,4 +84,4 @@ rule collect_counters:
         "Gather the counters of {wildcards.device}"
     shell:
         "ladder counters --plan {input.plan} --out {output.counters} {input.emulated:q}"
-        " > {log} 2>&1"
+        " {input.profiled:q} > {log} 2>&1"

@@ -132,7 +132,7 @@ class Emulator(Document):
 
     use: Literal["auto", "always", "never"] = "auto"
     """`auto` emulates where no GPU measures; `always` does so beside one, too."""
-    sizes: list[Shape] = [[65, 129, 33], [512, 512, 512], [2048, 2048, 2048]]
+    sizes: list[Shape] = [[65, 129, 33], [384, 384, 384], [2048, 2048, 2048]]
     """[M, N, K]; large grids are sampled, small ones run whole."""
     most_fma: Annotated[int, Field(ge=1)] = 150_000_000
     """Leave out a size if the blocks to run make more multiply-adds: a second or two of a core."""

@@ -15,7 +15,8 @@ import pytest
 from matplotlib.figure import Figure
 
 import tables_fixture as tf
-from ladder import figures, stats
+from ladder import figures, stats, traffic
+from ladder.emulator.result import TMA_LOAD_BYTES, TMA_LOAD_SECTORS
 from ladder.figures import Results
 from ladder.status import RANKED, Status
 
@@ -447,11 +448,47 @@ def test_several_processes_write_the_same_bytes(tmp_path: Path) -> None:
         ({"BLOCK_X": 32, "BLOCK_Y": 8}, "32\u00d78"),
         ({"TILE": 16}, "TILE 16"),
         ({}, ""),
-        ({"BK": 8, "BM": 64, "BN": 32}, "BK 8, BM 64, BN 32"),
+        ({"BK": 8, "BM": 64, "BN": 32}, "64\u00d732\u00d78"),
+        ({"BK": 8, "BM": 64, "BN": 32, "TM": 8}, "64\u00d732\u00d78, TM 8"),
+        (
+            {"BK": 8, "BM": 64, "BN": 32, "STAGES": 3, "TM": 8, "TN": 4},
+            "64\u00d732\u00d78, 8\u00d74 each, STAGES 3",
+        ),
     ],
 )
 def test_parameter_sets_have_short_labels(params: dict[str, int], label: str) -> None:
     assert figures.params_label(json.dumps(params)) == label
+
+
+def test_beside_a_tile_a_label_names_what_tells_sets_apart() -> None:
+    sets = [json.dumps({"BM": 64, "BN": 32, "GROUP": group, "STAGES": 3}) for group in (1, 8)]
+    tile = "64\u00d732"
+    assert figures.params_label(sets[0], sets) == f"{tile}, GROUP 1"
+    assert figures.params_label(sets[0], sets[:1]) == figures.params_label(sets[0], []) == tile
+    assert figures.params_label('{"TILE":16}', []) == "TILE 16"
+
+
+def test_a_sweep_without_any_time_has_no_figure(tmp_path: Path) -> None:
+    tables = points_of(tf.point("01_naive", NAIVE), tf.point("01_naive", WIDE))
+    tables["points"] += [
+        tf.failed("03_shared_tile", Status.SKIPPED_UNSUPPORTED, "no GPU", params={"TILE": tile})
+        for tile in (8, 16)
+    ]
+    results = results_of(tmp_path, runs=[tf.gpu_run()], **tables)
+    assert figures.swept_kernels(results) == ["01_naive"]
+
+
+def test_copies_of_tma_count_as_sectors_and_not_as_requests(tmp_path: Path) -> None:
+    loads = tf.naive_counts(16)
+    copied = {**tf.tiled_counts(32), TMA_LOAD_BYTES: 3.2e6, TMA_LOAD_SECTORS: 1e5}
+    size = (2048, 2048, 2048)
+    counters = tf.count("01_naive", NAIVE, loads, size)
+    counters += tf.count("03_shared_tile", {"TILE": 32}, copied, size)
+    results = results_of(tmp_path, runs=[tf.cpu_run()], counters=counters)
+    assert set(figures.traffic_table(results)["kernel"]) == {"01_naive"}
+    by_kernel = {point.kernel: point for point in results.counted}
+    own = copied["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"]
+    assert traffic.sectors(by_kernel["03_shared_tile"]) == own + 1e5
 
 
 def test_labels_are_moved_apart_but_stay_in_order() -> None:

@@ -38,6 +38,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from . import gpus, schema, stats, traffic
+from .emulator.result import TMA_LOAD_SECTORS
 from .expressions import ExpressionError, evaluate
 from .manifest import CublasLaunch, Kernel
 from .status import RANKED
@@ -274,15 +275,37 @@ def as_record(run: pd.Series) -> dict[str, Any]:
     }
 
 
-def params_label(params: str) -> str:
-    """Canonical JSON of a parameter set as a short label: ``32x8``, ``TILE 16``, or nothing."""
+def params_label(params: str, among: Iterable[str] | None = None) -> str:
+    """Canonical JSON of a parameter set as a label: ``32x8``, ``TILE 16``, or nothing.
+
+    A tile of C comes first: ``128x256x16, 8x16 each`` is the block's with its depth and a thread's.
+
+    Args:
+        among: the sets to tell apart. Beside a tile only what differs between them is named.
+    """
     try:
         values: dict[str, Any] = json.loads(params or "{}")
+        others = [json.loads(other or "{}") for other in among or []]
     except json.JSONDecodeError:
         return params
     if len(values) == 2 and all(name.startswith("BLOCK_") for name in values):
-        return "\u00d7".join(str(value) for value in values.values())
-    return ", ".join(f"{name} {value}" for name, value in values.items())
+        return _product(values.values())
+    parts = []
+    if {"BM", "BN"} <= set(values):
+        parts.append(_product(values.pop(name) for name in ("BM", "BN", "BK") if name in values))
+        if {"TM", "TN"} <= set(values):
+            parts.append(f"{_product([values.pop('TM'), values.pop('TN')])} each")
+        if among is not None:
+            values = {
+                name: value
+                for name, value in values.items()
+                if any(other.get(name) != value for other in others)
+            }
+    return ", ".join([*parts, *(f"{name} {value}" for name, value in values.items())])
+
+
+def _product(sides: Iterable[Any]) -> str:
+    return "\u00d7".join(str(side) for side in sides)
 
 
 def params_order(params: str) -> tuple[Any, ...]:
@@ -440,7 +463,8 @@ def block_shape_table(results: Results, kernel: str) -> pd.DataFrame:
     rows = squares(results.ranked)
     rows = rows[(rows["cache_mode"] == "rotating") & (rows["kernel"] == kernel)]
     rows = _with_series(results, rows)
-    rows["label"] = rows["params"].map(params_label)
+    among = rows["params"].unique()
+    rows["label"] = [params_label(params, among) for params in rows["params"]]
     rows["pct_of_best"] = 100 * (rows["tflops"] / rows.groupby("n")["tflops"].transform("max"))
     return rows[
         [
@@ -461,11 +485,13 @@ def block_shape_table(results: Results, kernel: str) -> pd.DataFrame:
 
 
 def swept_kernels(results: Results) -> list[str]:
-    """Kernels of which more than one parameter set was tried."""
+    """Kernels of which more than one parameter set was tried, and at least one has a time."""
+    timed = set(squares(results.ranked)["kernel"])
     return [
         name
         for name in results.rungs()
         if results.points.loc[results.points["kernel"] == name, "params"].nunique() > 1
+        and name in timed
     ]
 
 
@@ -647,12 +673,14 @@ def traffic_table(results: Results) -> pd.DataFrame:
             useful = traffic.useful_bytes(point.counts)
             if not requests or useful is None or point.lead is None:
                 continue
+            if TMA_LOAD_SECTORS in point.counts:  # a copy is no request of a warp
+                continue
             records.append(
                 {
                     "kernel": kernel,
                     "series": results.title(kernel),
                     "params": point.params,
-                    "label": params_label(point.params),
+                    "label": params_label(point.params, [other.params for other in chosen]),
                     "m": point.m,
                     "n": point.n,
                     "k": point.k,
@@ -1155,7 +1183,7 @@ def ladder(table: pd.DataFrame, look: Look) -> Figure:
 
 def _rung_label(row: pd.Series, look: Look) -> str:
     """Series and parameters; on two lines at most in a single column."""
-    parts = [str(row["series"]), params_label(row["params"])]
+    parts = [str(row["series"]), params_label(row["params"], among=[])]
     label = ", ".join(part for part in parts if part)
     if not look.narrow:
         return label

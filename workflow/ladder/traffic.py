@@ -432,8 +432,8 @@ def requests(point: Point) -> float:
 
 
 def sectors(point: Point) -> float:
-    """Sectors that the loads of one launch move."""
-    return point.counts.get(GLOBAL_LOAD_SECTORS, 0.0)
+    """Sectors that the loads of one launch move, and the copies of TMA."""
+    return point.counts.get(GLOBAL_LOAD_SECTORS, 0.0) + point.counts.get(TMA_LOAD_SECTORS, 0.0)
 
 
 def _useful(point: Point) -> float:

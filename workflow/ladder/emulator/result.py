@@ -229,7 +229,8 @@ def derived(
     Returns:
         `sectors_per_load_request`; `bytes_per_load_sector`, useful bytes of each 32-byte sector;
         and `redundancy_a` and `redundancy_b`, how often threads ask for each element on average. A
-        ratio whose denominator is zero is left out.
+        ratio whose denominator is zero is left out, and so is the redundancy where copies of TMA
+        bring the tiles: threads ask for what the helpers copy only.
     """
     result: dict[str, float] = {}
     requests, sectors = counters[GLOBAL_LOAD_REQUESTS], counters[GLOBAL_LOAD_SECTORS]
@@ -237,6 +238,8 @@ def derived(
         result["sectors_per_load_request"] = sectors / requests
     if sectors:
         result["bytes_per_load_sector"] = counters[UNIQUE_LOAD_BYTES] / sectors
+    if counters.get(TMA_LOAD_BYTES):
+        return result
     everything = list(sites)
     for name, elements in (("A", m * k), ("B", k * n)):
         asked = sum(

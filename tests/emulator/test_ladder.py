@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from emulator.support import RUNGS, needs_compiler
+from ladder.compile import compile_build, compiler_problem
+from ladder.emulator import sass
+from ladder.emulator.compiled import count_gemm
 from ladder.emulator.point import EmulatedPoint, emulate_point
+from ladder.emulator.result import (
+    GLOBAL_LOAD_REQUESTS,
+    GLOBAL_LOAD_SECTORS,
+    GLOBAL_STORE_REQUESTS,
+    GLOBAL_STORE_SECTORS,
+)
 from ladder.expressions import evaluate
 from ladder.manifest import Kernel, expand, load_all, slug
 from ladder.status import Status
@@ -138,3 +147,31 @@ def test_a_column_and_then_a_tile_per_thread_save_shared_loads(cache: Path) -> N
     }
     for name, (counted, per_fma) in loads.items():
         assert 32 * counted[LOADS] == per_fma * fmas, name
+
+
+FOLLOWED = [case for case in FIRST_SETS if case.id < "12"]
+"""Rungs whose machine code waits for nobody: it can be counted."""
+
+
+@pytest.mark.skipif(
+    compiler_problem() is not None or sass.find_nvdisasm() is None,
+    reason="needs NVRTC and nvdisasm",
+)
+@pytest.mark.parametrize(("name", "params"), FOLLOWED)
+def test_the_machine_code_asks_global_memory_for_what_the_source_asks(
+    name: str, params: dict[str, int], cache: Path
+) -> None:
+    """At a ragged size, where predicates decide what is loaded: two ways to the same integers."""
+    size = EDGES[0]
+    result = _emulated(name, slug(params), size, cache).result
+    launch = LADDER[name].launch(params, *size)
+    _, cubin = compile_build(LADDER[name], params, "sm_90a")
+    assert result is not None and launch is not None
+    compiled = count_gemm(sass.load(cubin), launch.grid, launch.block, *size).counters
+    for metric in (
+        GLOBAL_LOAD_REQUESTS,
+        GLOBAL_LOAD_SECTORS,
+        GLOBAL_STORE_REQUESTS,
+        GLOBAL_STORE_SECTORS,
+    ):
+        assert compiled[metric] == result.counters[metric], metric

@@ -453,6 +453,28 @@ def _integer(machine: Machine, item: Instruction, on: np.ndarray | None) -> bool
         set_(operands[0], read(operands[-1] if name == "R2UR" else operands[1]), on)
     elif name in ("S2R", "S2UR"):
         set_(operands[0], machine.special.get(operands[1], Unknown(operands[1])), on)
+    elif name == "P2R" and not flags:  # predicates kept in the bits of a register
+        packed: Value = read(operands[2])
+        mask = read(operands[3])
+        if isinstance(mask, Unknown) or mask.ndim:
+            return False
+        for bit in range(7):
+            if int(mask) >> bit & 1 and not isinstance(packed, Unknown):
+                kept = machine.predicate(f"P{bit}")
+                packed = (
+                    kept
+                    if isinstance(kept, Unknown)
+                    else packed & ~(1 << bit) | kept.astype(np.int64) << bit
+                )
+        set_(operands[0], packed, on)
+    elif name == "R2P" and not flags:  # and back
+        packed, mask = read(operands[1]), read(operands[2])
+        if isinstance(mask, Unknown) or mask.ndim:
+            return False
+        for bit in range(7):
+            if int(mask) >> bit & 1:
+                value = packed if isinstance(packed, Unknown) else (packed >> bit & 1) != 0
+                machine.write(machine.predicates, f"P{bit}", value, on)
     elif name == "CS2R":
         value = _ZERO if operands[1] == "SRZ" else Unknown(operands[1])
         set_(operands[0], value, on, 1 if "32" in flags else 2)

@@ -530,3 +530,19 @@ def test_a_run_that_counted_nothing_says_so(tmp_path: Path) -> None:
 )
 def test_numbers_have_significant_digits(value: float | None, digits: int, text: str) -> None:
     assert report.number(value, digits) == text
+
+
+def test_a_right_result_is_right_although_its_requests_could_not_be_counted(
+    tmp_path: Path,
+) -> None:
+    naive = {"BLOCK_X": 16, "BLOCK_Y": 16}
+    rows = tf.count("01_naive", naive, tf.naive_counts(16), (2048, 2048, 2048))
+    open_counts = {"l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": None}
+    rows += tf.count(
+        "01_naive", naive, open_counts, (65, 129, 33),  # type: ignore[arg-type]
+        status=Status.MISSING_METRIC, detail="82 requests of lanes whose loops differ",
+    )  # fmt: skip
+    text = section(without_gpu(tmp_path, rows), "traffic")
+    assert "Ran all 2 points" in text and "every result is right" in text
+    assert "1 point without exact counts: 82 requests of lanes whose loops differ." in text
+    assert "not at all" not in text

@@ -714,7 +714,8 @@ def _emulation_summary(results: Results) -> list[str]:
     by_outcome: dict[str, list[traffic.Point]] = {}
     for point in asked:
         by_outcome.setdefault(traffic.outcome(point), []).append(point)
-    right = by_outcome.get("right", [])
+    # A result can be right although its requests could not be counted.
+    right = by_outcome.get("right", []) + by_outcome.get("inexact", [])
     sets = {(point.kernel, point.params) for point in asked}
     of = (
         f" ({_count(len({p.kernel for p in asked}), 'rung')}, {_count(len(sets), 'parameter set')},"
@@ -729,18 +730,18 @@ def _emulation_summary(results: Results) -> list[str]:
         )
     else:
         sentences.append(f"{len(right)} of {_count(len(asked), 'point')}{of} are right on the CPU.")
-        for name, words in (
-            ("fault", "with a fault"),
-            ("inexact", "without exact counts"),
-            ("skipped", "that could not run"),
-        ):
-            own = by_outcome.get(name, [])
-            if own:
-                reasons = sorted({str(point.detail or point.status) for point in own})
-                more = f" and {len(reasons) - 2} more" if len(reasons) > 2 else ""
-                sentences.append(
-                    f"{_count(len(own), 'point')} {words}: {'; '.join(reasons[:2])}{more}."
-                )
+    for name, words in (
+        ("fault", "with a fault"),
+        ("inexact", "without exact counts"),
+        ("skipped", "that could not run"),
+    ):
+        own = by_outcome.get(name, [])
+        if own:
+            reasons = sorted({str(point.detail or point.status) for point in own})
+            more = f" and {len(reasons) - 2} more" if len(reasons) > 2 else ""
+            sentences.append(
+                f"{_count(len(own), 'point')} {words}: {'; '.join(reasons[:2])}{more}."
+            )
     whole = sum(_whole(results, point) for point in right)
     if right:
         sampled = len(right) - whole
@@ -778,8 +779,8 @@ def _emulation_grid(results: Results, asked: Sequence[traffic.Point]) -> Grid | 
     for (kernel, size), points in sorted(
         groups.items(), key=lambda item: (order.get(item[0][0], len(order)), item[0])
     ):
-        right = [point for point in points if traffic.outcome(point) == "right"]
-        run = [point for point in points if traffic.ran(point)]
+        right = [point for point in points if traffic.outcome(point) in ("right", "inexact")]
+        run = [point for point in points if traffic.ran(point) or point in right]
         whole = sum(_whole(results, point) for point in run)
         how = "not at all" if not run else "whole" if whole == len(run) else "sample of blocks"
         if 0 < whole < len(run):
@@ -949,7 +950,7 @@ def _fetches(
         )
         names = ("redundancy_a", "redundancy_b")
         now, then = ([p.counts.get(name) for name in names] for p in (after, before))
-        if None not in (*now, *then):
+        if None not in (*now, *then) and now != then:
             text += f": it fetches {_redundancy(now, then)} times"
         sentences.append(f"{text}.")
     return sentences[:_STEPS_IN_WORDS]

@@ -24,7 +24,14 @@ def make_project(tmp_path: Path) -> Callable[..., Project]:
     return make
 
 
+LONGEST = ("test_workflow", "test_bootstrap", "test_tune", "test_measure", "test_profile",
+           "test_report", "test_figures", "test_hopper")  # fmt: skip
+"""Files that take a minute or more: first, so that the two processes end together."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {name: index for index, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
     needing = [item for item in items if item.get_closest_marker("gpu")]
     if needing and not detect():
         for item in needing:

@@ -542,7 +542,9 @@ def test_a_right_result_is_right_although_its_requests_could_not_be_counted(
         "01_naive", naive, open_counts, (65, 129, 33),  # type: ignore[arg-type]
         status=Status.MISSING_METRIC, detail="82 requests of lanes whose loops differ",
     )  # fmt: skip
-    text = section(without_gpu(tmp_path, rows), "traffic")
+    page = without_gpu(tmp_path, rows)
+    assert "2 of 2 points right" in page.text
+    text = section(page, "traffic")
     assert "Ran all 2 points" in text and "every result is right" in text
     assert "1 point without exact counts: 82 requests of lanes whose loops differ." in text
     assert "not at all" not in text

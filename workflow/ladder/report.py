@@ -323,7 +323,7 @@ def _emulated_fact(results: Results) -> str | None:
     asked = traffic.emulated(results.counted)
     if not asked:
         return None
-    right = sum(traffic.outcome(point) == "right" for point in asked)
+    right = sum(traffic.outcome(point) in ("right", "inexact") for point in asked)
     return f"{right} of {_count(len(asked), 'point')} right"
 
 

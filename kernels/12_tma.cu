@@ -31,6 +31,7 @@
 // PRODUCER  1: a warpgroup of its own starts the copies; 0: the first thread does so in passing, which
 //           needs no exchange of registers (sm_90a and sm_120a have it, plain sm_120 does not)
 
+#include "fma_order.cuh"
 #include "prepare.cuh"
 #include "quad.cuh"
 #include "registers.cuh"
@@ -50,22 +51,6 @@ static_assert(BK % UNROLL == 0 && UNROLL % 2 == 0, "the loop makes whole passes 
 constexpr int AT_LAUNCH = 65536 / BLOCKS / THREADS / 8 * 8;
 constexpr int SPARE = PRODUCER_THREADS * (AT_LAUNCH - 24) / (32 * WARPS);
 constexpr int RAISED = AT_LAUNCH + SPARE < 248 ? (AT_LAUNCH + SPARE) / 8 * 8 : 248;
-
-// The order of a thread's FMAs decides which operands can be reused from one to the next instead of
-// being read from a register bank again; it runs back and forth, so that one stays at each turn.
-__device__ constexpr int fold(int index, int line, int length) {
-    return line % 2 ? length - 1 - index : index;
-}
-__device__ constexpr int row_of(int step) {
-    return ORDER == 0   ? step / TN
-           : ORDER == 1 ? fold(step % TM, step / TM, TM)
-                        : step / (2 * TN) * 2 + step % 4 / 2;
-}
-__device__ constexpr int column_of(int step) {
-    return ORDER == 0   ? fold(step % TN, step / TN, TN)
-           : ORDER == 1 ? step / TM
-                        : fold(step / 4 % (TN / 2), step / (2 * TN), TN / 2) * 2 + (step % 2 ^ step % 4 / 2);
-}
 
 struct Stage {
     float a[BK][BM];  // transposed

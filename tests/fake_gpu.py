@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -147,6 +147,20 @@ class FakeDevice:
                 * (self._drift_factor if drifting else 1.0)
                 * (1.0 + self._noise * self._rng.random())
             )
+
+        return launch
+
+    def kernel(
+        self, cubin: str, entry: str, grid: int, block: int, arguments: Sequence[Any]
+    ) -> Callable[[], None]:
+        """A kernel that takes `kernel_ns` of its file's name; NumPy cannot run machine code."""
+        name = Path(cubin).stem
+        duration = settings().get("kernel_ns", {}).get(name, 1e6)
+
+        def launch() -> None:
+            if self._faults.get(name) == "illegal_address":
+                raise CudaError(700)
+            self._now += duration * (1.0 + self._noise * self._rng.random())
 
         return launch
 

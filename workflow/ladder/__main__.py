@@ -186,6 +186,22 @@ def _cmd_measure(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _cmd_ceilings(arguments: argparse.Namespace) -> int:
+    """Measure what this GPU can do at most: multiply-adds, and each level of its memory."""
+    _without("pandas")
+    from .ceilings import measure_ceilings
+
+    config, _ = _configuration(arguments)
+    path, rows = measure_ceilings(
+        config, builds_root=arguments.builds, out=arguments.out, root=arguments.root
+    )
+    for row in rows:
+        shown = f"{row['value']:.1f} {row['unit']}, " if row.get("value") else ""
+        print(f"{row['name']}: {shown}{row['status']}")
+    print(path)
+    return 0
+
+
 def _cmd_tune(arguments: argparse.Namespace) -> int:
     """Search the space that a kernel's manifest declares for the fastest parameters on this GPU."""
     from .gpus import load as load_gpus
@@ -402,6 +418,14 @@ def _parser() -> argparse.ArgumentParser:
         )
         parser.add_argument("--config-json", help="the whole configuration as JSON instead")
 
+    def result_folder(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--out",
+            type=Path,
+            metavar="PATH",
+            help="result folder (default: that of the GPU, as in results/nvidia-h200)",
+        )
+
     plan = command("plan", _cmd_plan)
     configuration(plan)
     path(plan, "out", Path("results/plan.parquet"), "the plan to write")
@@ -436,6 +460,11 @@ def _parser() -> argparse.ArgumentParser:
         path(step, "builds", BUILDS, "folder of the builds")
         path(step, "out", None, "result folder, as in results/nvidia-h200")
 
+    ceilings = command("ceilings", _cmd_ceilings)
+    configuration(ceilings)
+    path(ceilings, "builds", BUILDS, "folder of the builds")
+    result_folder(ceilings)
+
     tune = command("tune", _cmd_tune)
     tune.add_argument("kernel", help="name of the kernel, as in 12_tma")
     configuration(tune)
@@ -459,12 +488,7 @@ def _parser() -> argparse.ArgumentParser:
         help="processes that compile, never beside a measurement (default: one per core)",
     )
     path(tune, "builds", BUILDS, "folder of the builds")
-    tune.add_argument(
-        "--out",
-        type=Path,
-        metavar="PATH",
-        help="result folder (default: that of the GPU, as in results/nvidia-h200)",
-    )
+    result_folder(tune)
 
     replay = command("replay", _cmd_replay)
     path(replay, "plan", Path("results/plan.parquet"), "the plan")

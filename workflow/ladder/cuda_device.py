@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -248,9 +248,19 @@ class CudaDevice:
 
     def _function(self, spec: LaunchSpec, entry: str) -> Any:
         assert spec.cubin is not None
-        if spec.cubin not in self._modules:
-            self._modules[spec.cubin] = cupy.RawModule(path=spec.cubin)
-        return self._modules[spec.cubin].get_function(entry)
+        return self._function_of(spec.cubin, entry)
+
+    def _function_of(self, cubin: str, entry: str) -> Any:
+        if cubin not in self._modules:
+            self._modules[cubin] = cupy.RawModule(path=cubin)
+        return self._modules[cubin].get_function(entry)
+
+    def kernel(
+        self, cubin: str, entry: str, grid: int, block: int, arguments: Sequence[Any]
+    ) -> Callable[[], None]:
+        function = self._function_of(cubin, entry)
+        typed = tuple(np.int32(item) if isinstance(item, int) else item for item in arguments)
+        return lambda: function((grid,), (block,), typed)
 
     def batch(self, launches: list[Callable[[], None]]) -> Callable[[], None]:
         self._stream.begin_capture()

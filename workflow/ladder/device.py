@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, Self
@@ -130,6 +130,18 @@ class Device(Protocol):
 
     def launcher(self, spec: LaunchSpec, m: int, n: int, k: int) -> Launcher:
         """A function that enqueues one launch on flat A, B, C."""
+        ...
+
+    def kernel(
+        self, cubin: str, entry: str, grid: int, block: int, arguments: Sequence[Any]
+    ) -> Callable[[], None]:
+        """A function that enqueues one launch of a kernel of a CUBIN.
+
+        Args:
+            grid: blocks.
+            block: threads per block.
+            arguments: arrays of this device, and integers that the kernel takes as int.
+        """
         ...
 
     def batch(self, launches: list[Callable[[], None]]) -> Callable[[], None]:

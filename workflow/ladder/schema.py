@@ -217,12 +217,55 @@ COUNTERS = pa.schema(
     ]
 )
 
+CEILINGS = pa.schema(
+    [
+        ("name", pa.string()),
+        ("title", pa.string()),
+        ("level", pa.string()),  # fp32 | shared | l1 | l2 | dram
+        ("status", pa.string()),
+        ("detail", pa.string()),
+        ("unit", pa.string()),  # of value, value_min, value_max, hardware_limit: TFLOPS | GB/s
+        ("value", pa.float64()),  # at the median time
+        ("value_min", pa.float64()),
+        ("value_max", pa.float64()),
+        ("hardware_limit", pa.float64()),  # at the measured clock
+        ("per_sm_clock", pa.float64()),  # flop or bytes per SM and clock
+        ("samples", pa.int32()),
+        ("launches_per_sample", pa.int32()),
+        ("time_median_ns", pa.float64()),
+        ("work_per_launch", pa.float64()),  # flop or bytes
+        ("loop_counts", pa.string()),  # JSON: instruction -> number in a trip of the timed loop
+        ("loop_instructions", pa.int32()),
+        ("sm_clock_mean_mhz", pa.float64()),
+        ("sm_clock_min_mhz", pa.float64()),
+        ("memory_clock_mean_mhz", pa.float64()),
+        ("power_mean_w", pa.float64()),
+        ("temperature_max_c", pa.float64()),
+        ("throttle_reasons", pa.string()),  # JSON: reason -> share of polls
+        ("source", pa.string()),  # measured | replayed
+        ("run_id", pa.string()),
+        ("measured_at", pa.timestamp("ms", tz="UTC")),
+        ("ladder_version", pa.string()),
+        ("git_commit", pa.string()),
+        ("git_dirty", pa.bool_()),
+        ("gpu_uuid", pa.string()),
+        ("gpu_name", pa.string()),
+        ("gpu_sm_count", pa.int32()),
+        ("driver_version", pa.string()),
+        ("architecture", pa.string()),
+        ("compiler_version", pa.string()),
+        ("source_sha256", pa.string()),
+        ("cubin_sha256", pa.string()),
+    ]
+)
+
 TABLES: dict[str, pa.Schema] = {
     "runs": RUNS,
     "builds": BUILDS,
     "points": POINTS,
     "samples": SAMPLES,
     "counters": COUNTERS,
+    "ceilings": CEILINGS,
 }
 
 

@@ -272,6 +272,34 @@ class _Sampler:
         return sum(sum(chunk.times_ns) * chunk.launches for chunk in self.chunks)
 
 
+def repeat(
+    device: Device,
+    launch: Callable[[], None],
+    *,
+    warmup_ns: float,
+    sample_ns: float,
+    samples: int,
+) -> list[Chunk]:
+    """Time one launch over and over: warm up for some device time, then take the samples.
+
+    Returns:
+        The chunks of the samples; several launches make one where a launch is short.
+    """
+    sampler = _Sampler(device, clear_l2=False)
+    sampler.run("first", [launch], 1)
+    estimate = min(sampler.run("first", [launch] * 3, 1).times_ns)
+    launches = min(max(1, math.ceil(sample_ns / max(estimate, 1.0))), MAXIMUM_LAUNCHES)
+    batch = device.batch([launch] * launches)
+    per_chunk = max(1, round(_CHUNK_NS / (max(estimate, 1.0) * launches)))
+    warm_ns = 0.0
+    while warm_ns < warmup_ns:
+        warm_ns += sum(sampler.run("warmup", [batch] * per_chunk, launches).times_ns) * launches
+    chunks: list[Chunk] = []
+    while (missing := samples - sum(len(chunk.times_ns) for chunk in chunks)) > 0:
+        chunks.append(sampler.run("sample", [batch] * min(per_chunk, missing), launches))
+    return chunks
+
+
 def visit(device: Device, request: VisitRequest) -> Visit:
     """Time one point. Errors of the device propagate to the caller."""
     m, n, k = request.m, request.n, request.k

@@ -17,10 +17,10 @@ from collections import OrderedDict
 from dataclasses import asdict
 from typing import Any, TextIO
 
-from .correctness import Reference, check, reference
+from .correctness import Reference, check, fill_inputs, reference
 from .device import Device, LaunchSpec, open_device
 from .status import Status
-from .timing import BufferSets, VisitRequest, visit
+from .timing import BufferSets, VisitRequest, repeat, visit
 
 _EVENT_PAIRS = 200
 _CACHE_SHARE = 0.4  # of free memory, for FP64 references kept between kernels of one size
@@ -79,6 +79,8 @@ class Worker:
                 reply = self._settle(**request)
             case "check":
                 reply = self._check(**request)
+            case "ceiling":
+                reply = self._ceiling(**request)
             case "visit":
                 self._references.clear()
                 spec = LaunchSpec.from_json(request.pop("spec"))
@@ -153,6 +155,29 @@ class Worker:
             reference_of=lambda a, b, kind, seed: self._references.get(a, b, (m, n, k), kind, seed),
         )  # fmt: skip
         return asdict(verdict)
+
+    def _ceiling(
+        self,
+        cubin: str,
+        entry: str,
+        grid: int,
+        block: int,
+        arguments: list[int],
+        in_bytes: int,
+        out_bytes: int,
+        warmup_ns: float,
+        sample_ns: float,
+        samples: int,
+    ) -> dict[str, Any]:
+        """Time a kernel that takes an input and an output array before its integers."""
+        device = self._device
+        xp = device.xp
+        source = xp.empty(in_bytes // 4, dtype=xp.float32)
+        target = xp.empty(out_bytes // 4, dtype=xp.float32)
+        fill_inputs(xp, source, target, "uniform", 1)
+        launch = device.kernel(cubin, entry, grid, block, [source, target, *arguments])
+        chunks = repeat(device, launch, warmup_ns=warmup_ns, sample_ns=sample_ns, samples=samples)
+        return {"status": Status.OK, "chunks": [asdict(chunk) for chunk in chunks]}
 
 
 def _die_with_parent() -> None:

@@ -229,6 +229,11 @@ class FakeMonitor:
         clock, reasons = planted.get("clock_mhz", CLOCK_MHZ), planted.get("reasons", 0)
         return Reading(time.monotonic_ns(), clock, 3201.0, 650.0, 40.0, reasons, 95.0)
 
+    def energy_j(self) -> float | None:
+        """A counter that moves every `energy_step_s`; none without that setting."""
+        step_s = settings().get("energy_step_s")
+        return 650.0 * step_s * (time.monotonic() // step_s) if step_s else None
+
     def facts(self) -> dict[str, Any]:
         return {
             "driver_version": settings().get("driver", "580.0"),

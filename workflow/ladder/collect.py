@@ -31,6 +31,9 @@ from .work import WorkItem, read_builds, work_item
 PLAUSIBLE_SHARE = 1.02
 """Of the peak at the measured clock; above it a time cannot be true."""
 
+ENERGY_SPAN_S = 0.5
+"""Over less time the energy counter, which moves every 20 to 100 ms, tells too little."""
+
 Run = Mapping[str, Any]
 
 
@@ -280,6 +283,28 @@ def _timing_columns(point: Point, visits: list[dict[str, Any]], run: Run) -> dic
         "throttle_share": sum(throttled) / len(throttled) if throttled else None,
         "throttle_reasons": json.dumps(reasons),
         "post_timing_correct": None if None in post else all(post),
+        **_energy_columns(visits, point.flop, median),
+    }
+
+
+def _energy_columns(
+    visits: Sequence[Mapping[str, Any]], flop: int, median_ns: float
+) -> dict[str, Any]:
+    """Energy of one launch: power by the energy counter times the median time.
+
+    Nothing where there is no counter, or it was watched for less than `ENERGY_SPAN_S`. Journals
+    from before energy was read have none either.
+    """
+    watched = [visit for visit in visits if visit.get("energy_span_s")]
+    span_s = sum(visit["energy_span_s"] for visit in watched)
+    if span_s < ENERGY_SPAN_S:
+        return {}
+    power_w = sum(visit["energy_j"] for visit in watched) / span_s
+    energy_j = power_w * median_ns * 1e-9
+    return {
+        "energy_span_s": span_s,
+        "energy_per_launch_j": energy_j,
+        "gflops_per_w": flop / energy_j / 1e9 if energy_j > 0 else None,
     }
 
 

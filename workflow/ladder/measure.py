@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -40,7 +40,7 @@ from .plan import Fault, Point, read_config, read_points
 from .progress import Progress
 from .status import Status
 from .store import RETRIED, Environment, Finished, Journal, load
-from .telemetry import Monitor, Telemetry, extreme, mean, open_monitor, throttle_shares
+from .telemetry import Energy, Monitor, Telemetry, extreme, mean, open_monitor, throttle_shares
 from .work import WorkItem, assign, memory_fault_of, sampling_constants, work_item
 
 TF32_VARIABLES = ("CUPY_TF32", "NVIDIA_TF32_OVERRIDE")
@@ -476,6 +476,7 @@ class Stream:
         if reply["status"] != Status.OK:
             self._progress.note(f"{_name(item.point)}: {reply['status']}: {reply['detail']}")
         self._busy_ns += reply.get("busy_ns", 0.0)
+        energy = self._energy_of(item.point, reply.get("chunks", []))
         chunks = [self._with_conditions(chunk) for chunk in reply.get("chunks", [])]
         record = {
             "key": item.point_key,
@@ -483,6 +484,8 @@ class Stream:
             "round": number,
             "measured_at": datetime.now(UTC).isoformat(),
             "drift_repeated": repeated,
+            "energy_j": energy.joules if energy else None,
+            "energy_span_s": energy.seconds if energy else None,
             **_without(reply, "lost"),
             "chunks": chunks,
         }
@@ -509,6 +512,15 @@ class Stream:
             "maximum_gpu_ns": constants["maximum_gpu_s"] * 1e9,
             "maximum_wall_ns": constants["maximum_wall_s"] * 1e9,
         }
+
+    def _energy_of(self, point: Point, chunks: Sequence[Mapping[str, Any]]) -> Energy | None:
+        """What the GPU took while it did nothing but launch a point, warm-up and samples."""
+        loaded = [chunk for chunk in chunks if chunk["phase"] in ("warmup", "sample")]
+        if not loaded or point.cache_mode == "cold":  # half of that time clears the cache
+            return None
+        return self._telemetry.energy.between(
+            loaded[0]["started_monotonic_ns"], loaded[-1]["finished_monotonic_ns"]
+        )
 
     def _with_conditions(self, chunk: dict[str, Any]) -> dict[str, Any]:
         """A chunk of samples with the clocks, power and throttle reasons during it."""

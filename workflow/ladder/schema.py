@@ -170,6 +170,9 @@ POINTS = pa.schema(
         ("sm_clock_min_mhz", pa.float64()),
         ("memory_clock_mean_mhz", pa.float64()),
         ("power_mean_w", pa.float64()),
+        ("energy_span_s", pa.float64()),  # how long the energy counter was watched
+        ("energy_per_launch_j", pa.float64()),  # null without a counter, or if too short
+        ("gflops_per_w", pa.float64()),
         ("temperature_max_c", pa.float64()),
         ("throttle_share", pa.float64()),
         ("throttle_reasons", pa.string()),
@@ -309,12 +312,14 @@ def write(
 
 
 def read(path: Path, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read one table.
+    """Read one table; columns that it has not, since they are newer than it, are null.
 
     Raises:
         ValueError: if the file was written with another schema version or is another table.
     """
-    content = pq.read_table(path, columns=list(columns) if columns else None, partitioning=None)
+    known = set(pq.read_schema(path).names)
+    wanted = None if columns is None else [column for column in columns if column in known]
+    content = pq.read_table(path, columns=wanted, partitioning=None)
     metadata = content.schema.metadata or {}
     version = metadata.get(b"schema_version", b"?").decode()
     if version != str(SCHEMA_VERSION) or metadata.get(b"table", b"?").decode() != name:
@@ -322,4 +327,7 @@ def read(path: Path, name: str, columns: Sequence[str] | None = None) -> pa.Tabl
             f"{path}: expected table {name!r}, schema version {SCHEMA_VERSION}; found "
             f"{metadata.get(b'table', b'?').decode()!r}, version {version}"
         )
-    return content
+    names = list(columns) if columns is not None else TABLES[name].names
+    for field in (TABLES[name].field(column) for column in names if column not in known):
+        content = content.append_column(field, pa.nulls(len(content), field.type))
+    return content.select(names)

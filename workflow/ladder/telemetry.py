@@ -10,12 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from .device import device_module
 
 POLL_S = 0.05
+ENERGY_POLL_S = 0.01
+"""The energy counter moves every 20 to 100 ms; the moment it does is known to this."""
 
 # Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h). Idle and the application's own clock
 # settings are no throttling.
@@ -51,6 +53,10 @@ class Monitor(Protocol):
     """A source of readings for one GPU."""
 
     def read(self) -> Reading: ...
+
+    def energy_j(self) -> float | None:
+        """Joules that the GPU has taken since its driver was loaded; None without a counter."""
+        ...
 
     def facts(self) -> dict[str, Any]:
         """Columns of the `runs` table that NVML knows."""
@@ -93,6 +99,10 @@ class NvmlMonitor:
             utilization_pct=None if utilization is None else float(utilization.gpu),
         )
 
+    def energy_j(self) -> float | None:
+        millijoules = self._try(self._nvml.nvmlDeviceGetTotalEnergyConsumption)
+        return None if millijoules is None else millijoules / 1000.0
+
     def facts(self) -> dict[str, Any]:
         nvml = self._nvml
         limit = self._try(nvml.nvmlDeviceGetEnforcedPowerLimit)
@@ -120,6 +130,40 @@ def open_monitor(uuid: str) -> Monitor:
     return NvmlMonitor(uuid)
 
 
+@dataclass(frozen=True)
+class Energy:
+    """What the GPU took in an interval."""
+
+    joules: float
+    seconds: float
+
+
+@dataclass
+class EnergyCounter:
+    """The moments at which the energy counter was seen to move, and its values from then on."""
+
+    updates: list[tuple[int, float]] = field(default_factory=list)
+    """`time.monotonic_ns` and joules."""
+    _last: float | None = None
+
+    def see(self, monotonic_ns: int, joules: float) -> None:
+        # When the first value was put there is not known, so it is no update.
+        if self._last is not None and joules != self._last:
+            self.updates.append((monotonic_ns, joules))
+        self._last = joules
+
+    def between(self, start_ns: int, stop_ns: int) -> Energy | None:
+        """Energy from the first to the last update in an interval; None if it has fewer than two.
+
+        From update to update, as a value in between is as old as the one before it.
+        """
+        inside = [update for update in self.updates if start_ns <= update[0] <= stop_ns]
+        if len(inside) < 2:
+            return None
+        (first_ns, first_j), (last_ns, last_j) = inside[0], inside[-1]
+        return Energy(last_j - first_j, (last_ns - first_ns) / 1e9)
+
+
 class Telemetry:
     """Polls a monitor in a thread, from `start` to `stop`."""
 
@@ -127,6 +171,7 @@ class Telemetry:
         self._monitor = monitor
         self._poll_s = poll_s
         self._readings: list[Reading] = []
+        self.energy = EnergyCounter()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
 
@@ -138,11 +183,20 @@ class Telemetry:
         self._thread.join()
 
     def _run(self) -> None:
+        due = time.monotonic()
+        has_counter = True
         while not self._stop.is_set():
             # A poll that fails is a poll that is missing, not a measurement that ends.
             with suppress(Exception):
-                self._readings.append(self._monitor.read())
-            self._stop.wait(self._poll_s)
+                joules = self._monitor.energy_j() if has_counter else None
+                has_counter = joules is not None
+                if joules is not None:
+                    self.energy.see(time.monotonic_ns(), joules)
+            if time.monotonic() >= due:
+                due = time.monotonic() + self._poll_s
+                with suppress(Exception):
+                    self._readings.append(self._monitor.read())
+            self._stop.wait(min(self._poll_s, ENERGY_POLL_S))
 
     def readings(self) -> list[Reading]:
         return list(self._readings)

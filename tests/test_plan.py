@@ -68,6 +68,8 @@ def configurations(draw: st.DrawFn) -> dict[str, Any]:
         kernels[name] = {}
         if draw(st.booleans()):
             kernels[name]["largest"] = draw(st.integers(min(square), 120_000))
+        if draw(st.booleans()):
+            kernels[name]["shapes"] = draw(st.booleans())
         if name == "01_naive" and draw(st.booleans()):
             sides = st.lists(st.integers(1, 1024), min_size=1, max_size=3, unique=True)
             kernels[name]["sweep"] = {"BLOCK_X": draw(sides), "BLOCK_Y": draw(sides)}
@@ -98,7 +100,10 @@ def test_every_kernel_set_and_size_of_the_configuration_is_planned_exactly_once(
         sweep = choice.get("sweep", SHIPPED[name].manifest.sweep)
         for params in expand(sweep):
             for shape, mode in wanted:
-                if max(shape) <= choice.get("largest", max(shape)):
+                square = len(set(shape)) == 1
+                if max(shape) <= choice.get("largest", max(shape)) and (
+                    square or choice.get("shapes", True)
+                ):
                     expected[Point(name, canonical(params), *shape, mode)] += 1
     assert Counter(item.point for item in planned(data)) == expected
     assert set(expected.values()) == {1}
@@ -138,6 +143,7 @@ def test_one_more_size_adds_exactly_its_points_and_changes_no_other(
         (name, canonical(params))
         for name, choice in data["kernels"].items()
         if max(m, n, k) <= choice.get("largest", max(m, n, k))
+        and (m == n == k or choice.get("shapes", True))
         for params in expand(choice.get("sweep", SHIPPED[name].manifest.sweep))
     }
     assert {(item.point.kernel, item.point.params) for item in added} == sets
@@ -214,6 +220,8 @@ def test_work_and_compulsory_traffic_follow_the_formulas(m: int, n: int, k: int)
 def test_a_kernel_that_is_left_without_any_size_is_an_error_that_says_so() -> None:
     with pytest.raises(UserError, match=r"kernels\.mine\.largest: 4 leaves none"):
         plan_of(kernel_of(), (8, 8, 8), largest=4)
+    with pytest.raises(UserError, match=r"kernels\.mine\.shapes: false leaves none"):
+        plan_of(kernel_of(), (8, 8, 4), shapes=False)
 
 
 # --- case 9: illegal tile sets --------------------------------------------------------------------

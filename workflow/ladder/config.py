@@ -54,6 +54,8 @@ class KernelChoice(Document):
     """`default` for the manifest's own sweep, lists to combine, or the exact sets."""
     largest: Size | None = None
     """Skip sizes in which M, N or K is larger than this."""
+    shapes: bool = True
+    """False: only square sizes."""
 
 
 class CacheModes(Document):

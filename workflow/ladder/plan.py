@@ -164,17 +164,22 @@ def _sizes_of(config: Config, kernel: Kernel) -> list[tuple[tuple[int, int, int]
     """The sizes and cache modes of one kernel.
 
     Raises:
-        UserError: if its `largest` leaves none.
+        UserError: if its `largest` and `shapes` leave none.
     """
-    largest = config.kernels[kernel.name].largest
+    choice = config.kernels[kernel.name]
     sizes = [
         (shape, mode)
         for shape, mode in dict.fromkeys(_sizes_and_modes(config))
-        if largest is None or max(shape) <= largest
+        if (choice.largest is None or max(shape) <= choice.largest)
+        and (choice.shapes or len(set(shape)) == 1)
     ]
     if not sizes:
+        limits = {"largest": choice.largest, "shapes": choice.shapes}
+        key, value = next(
+            (name, limit) for name, limit in limits.items() if limit not in (None, True)
+        )
         raise UserError(
-            f"kernels.{kernel.name}.largest: {largest} leaves none of the configured sizes"
+            f"kernels.{kernel.name}.{key}: {json.dumps(value)} leaves none of the configured sizes"
         )
     return sizes
 

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 import tables_fixture as tf
 from ladder import figures, stats, traffic
 from ladder.emulator.result import TMA_LOAD_BYTES, TMA_LOAD_SECTORS
-from ladder.figures import Results
+from ladder.figures import Results, drawing
 from ladder.status import RANKED, Status
 
 KERNELS = tf.repository_kernels()
@@ -62,7 +62,7 @@ def loaded(typical: Path) -> Results:
 
 @pytest.fixture
 def rc() -> Iterator[None]:
-    with mpl.rc_context(figures._rc()):
+    with mpl.rc_context(figures.rc()):
         yield
 
 
@@ -403,7 +403,7 @@ def test_what_an_earlier_run_drew_is_removed_and_nothing_else(
     drawn = ["shapes", "block_shape_01_naive"]
     every = figures.plans
     monkeypatch.setattr(
-        figures, "plans", lambda results: (p for p in every(results) if p.name in drawn)
+        drawing, "plans", lambda results: (p for p in every(results) if p.name in drawn)
     )
     run, out, gpus = tf.gpu_run(), tmp_path / "figures", tf.gpus_yaml(tmp_path)
     pairs = [tf.point("01_naive", params, run=run) for params in (NAIVE, WIDE)]
@@ -492,7 +492,7 @@ def test_copies_of_tma_count_as_sectors_and_not_as_requests(tmp_path: Path) -> N
 
 
 def test_labels_are_moved_apart_but_stay_in_order() -> None:
-    placed = figures._spread([0.5, 0.5, 0.52, 0.1], 0.1, 0.0, 1.0)
+    placed = figures.spread([0.5, 0.5, 0.52, 0.1], 0.1, 0.0, 1.0)
     assert placed[3] == pytest.approx(0.1)
     middle = sorted(placed[:3])
     assert middle[1] - middle[0] == pytest.approx(0.1, abs=1e-3)

@@ -1,8 +1,14 @@
+def drawing_code():
+    """Sources of the figures: tables that are drawn otherwise now are drawn again."""
+    package = WORKFLOW / "ladder"
+    return [*sorted((package / "figures").glob("*.py")), package / "traffic.py"]
+
+
 rule draw_figures:
     input:
         tables=expand("results/{{device}}/{table}.parquet", table=[*TABLES, "counters"]),
         gpus="config/gpus.yaml",
-        code=[WORKFLOW / "ladder" / f"{name}.py" for name in ("figures", "traffic")],
+        code=drawing_code(),
     output:
         report(
             directory("results/{device}/figures"),
@@ -24,7 +30,7 @@ rule render_report:
     input:
         tables=expand("results/{{device}}/{table}.parquet", table=[*TABLES, "counters"]),
         figures="results/{device}/figures",
-        code=[WORKFLOW / "ladder" / f"{name}.py" for name in ("report", "traffic")],
+        code=[*drawing_code(), WORKFLOW / "ladder" / "report.py"],
         template=WORKFLOW / "report" / "report.html.j2",
     output:
         html="results/{device}/report.html",

@@ -1,0 +1,85 @@
+"""Tables -> figures: one pure function a figure, from a tidy table to a matplotlib Figure.
+
+Every figure goes through three steps that can be used alone: a `*_table` function picks the rows
+(and is what the CSV beside the figure holds), a drawing function turns them into a picture, and
+`save` writes SVG, PDF and PNG that are byte-identical whenever the table is.
+
+Only rows whose status is in `status.RANKED` are drawn, and only those of one GPU and driver: the
+newest run's. Series are told apart by marker and dash as well as by colour, so that the figures
+read in grey.
+"""
+
+from .drawing import FigureRecord, caption, draw_all, plans, read_index, save
+from .loads import COUNTED_BY, traffic_figure, traffic_table
+from .looks import (
+    DOUBLE_COLUMN_IN,
+    GRID,
+    INK,
+    MARK,
+    MUTED,
+    PAPER,
+    SINGLE_COLUMN_IN,
+    Look,
+    origin,
+    rc,
+    series_styles,
+    spread,
+)
+from .results import (
+    Results,
+    as_record,
+    best,
+    load_results,
+    params_label,
+    params_order,
+    shape_label,
+    speed_up,
+    squares,
+    times_of,
+)
+from .rooflines import roofline, roofline_table
+from .rungs import ladder, ladder_table
+from .sizes import shapes_table, tflops_by_size, tflops_by_size_table
+from .sweeps import swept_kernels
+
+__all__ = [
+    "COUNTED_BY",
+    "DOUBLE_COLUMN_IN",
+    "GRID",
+    "INK",
+    "MARK",
+    "MUTED",
+    "PAPER",
+    "SINGLE_COLUMN_IN",
+    "FigureRecord",
+    "Look",
+    "Results",
+    "as_record",
+    "best",
+    "caption",
+    "draw_all",
+    "ladder",
+    "ladder_table",
+    "load_results",
+    "origin",
+    "params_label",
+    "params_order",
+    "plans",
+    "rc",
+    "read_index",
+    "roofline",
+    "roofline_table",
+    "save",
+    "series_styles",
+    "shape_label",
+    "shapes_table",
+    "speed_up",
+    "spread",
+    "squares",
+    "swept_kernels",
+    "tflops_by_size",
+    "tflops_by_size_table",
+    "times_of",
+    "traffic_figure",
+    "traffic_table",
+]

@@ -1,0 +1,343 @@
+"""Every figure of a result set with its caption, and the files of each."""
+
+from __future__ import annotations
+
+import gc
+import io
+import json
+import multiprocessing
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from ..manifest import Kernel
+from .loads import counted_mark, traffic_figure, traffic_table
+from .looks import DOUBLE_COLUMN_IN, SINGLE_COLUMN_IN, Look, origin, rc, series_styles
+from .results import Results, load_results, shape_label
+from .rooflines import roofline, roofline_table
+from .rungs import ladder, ladder_table
+from .sizes import (
+    cache_modes,
+    cache_modes_table,
+    shapes,
+    shapes_table,
+    tflops_by_size,
+    tflops_by_size_table,
+)
+from .sweeps import block_shape_heatmap, block_shape_table, swept_kernels
+
+PNG_DPI = 300
+
+
+@dataclass(frozen=True)
+class FigureRecord:
+    """One figure and its files, as `figures.json` lists them."""
+
+    name: str
+    title: str
+    category: str
+    """Section of the report: ladder, traffic, sizes, sweeps or theory."""
+    caption: str
+    """What is drawn, units, how to read it, number of samples, GPU, driver, date, origin."""
+    alt: str
+    """The figure's content for those who cannot see it."""
+    empty: bool
+    """Whether the figure only says that there is nothing to draw."""
+    files: dict[str, str]
+    """File names beside the index: svg, pdf, png, csv, caption; `*_single` for one column."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A figure before it is drawn."""
+
+    name: str
+    title: str
+    category: str
+    table: pd.DataFrame
+    draw: Callable[[pd.DataFrame, Look], Figure]
+    explanation: str
+    alt: str
+    counted: bool = False
+    """Whether it shows counts, which need no GPU, with times at most beside them."""
+
+
+def plans(results: Results) -> Iterator[Plan]:
+    """Every figure of a result set with its table, in the report's order."""
+    table = ladder_table(results)
+    yield Plan(
+        "ladder",
+        "The ladder at one size",
+        "ladder",
+        table,
+        ladder,
+        "Throughput of each rung with its fastest parameter set at the largest square size that"
+        " most rungs have, in TFLOPS (2MNK flop over the median time) and percent of cuBLAS FP32"
+        " (dashed line). The dark stroke at a bar's end is the median's 95 % interval.",
+        _alt_values(table, "Bars of TFLOPS"),
+    )
+    table = traffic_table(results)
+    size = shape_label(*table.iloc[0][["m", "n", "k"]]) if len(table) else ""
+    yield Plan(
+        "traffic",
+        "What a load of a warp moves, and what of it is used",
+        "traffic",
+        table,
+        traffic_figure,
+        f"Loads of global memory at N = {size}, for every parameter set of the first rung and the"
+        " best of each other. A warp's 32 lanes load together: one request. Memory answers in"
+        " sectors of 32 bytes (boxes), whole ones only; the filled part are the bytes that some"
+        " lane asked for. Few boxes and full boxes are both good. Right of them, the sectors of the"
+        " whole product: how often the rung asks at all.",
+        _alt_traffic(table),
+        counted=True,
+    )
+    table = tflops_by_size_table(results)
+    fastest = table[table["best"].fillna(False).astype(bool)]
+    largest = fastest.sort_values("n").drop_duplicates("series", keep="last")
+    yield Plan(
+        "tflops_by_size",
+        "Throughput by matrix size",
+        "sizes",
+        table,
+        tflops_by_size,
+        "Throughput in TFLOPS (2N\u00b3 flop over the median time) of square products, rotating"
+        " buffers. Bold lines: the fastest parameter set at each size that is a multiple of 32;"
+        " hollow markers: other sizes; thin lines: the other parameter sets. Vertical strokes are"
+        " the medians' 95 % intervals, often smaller than the marker. TF32 rounds its inputs to"
+        " 10 mantissa bits; it is drawn on a scale of its own and takes no part in the ranking.",
+        _alt_values(largest, "Lines of TFLOPS against matrix size; at the largest size"),
+    )
+    for name in swept_kernels(results):
+        table = block_shape_table(results, name)
+        top = table[table["best"]].drop_duplicates("n")
+        yield Plan(
+            f"block_shape_{name}",
+            f"Parameter sweep: {results.title(name)}",
+            "sweeps",
+            table,
+            block_shape_heatmap,
+            "Throughput in TFLOPS of every parameter set (rows) at every square size (columns),"
+            " rotating buffers. The shade is the percentage of the fastest set at that size, which"
+            " is framed and bold; a dash is a point without a valid time.",
+            "Heat map; fastest set by size: "
+            + "; ".join(
+                f"N = {row.n}: {row.label}, {row.tflops:.3g} TFLOPS" for row in top.itertuples()
+            ),
+        )
+    table = roofline_table(results)
+    yield Plan(
+        "roofline",
+        "Roofline",
+        "theory",
+        table,
+        roofline,
+        "Throughput against arithmetic intensity, both logarithmic. Filled markers count the bytes"
+        " that the kernel's threads request (closed form of its manifest), hollow ones the"
+        " compulsory bytes, every matrix moved once. A filled marker above the dashed roof means"
+        " that registers, shared memory and caches served most requests. The horizontal roof is"
+        " the FP32 peak at the maximum clock; the dashed one is the datasheet's DRAM bandwidth,"
+        " not a measurement.",
+        _alt_values(
+            table[table["traffic"] == "requested"],
+            "Roofline; requested intensity",
+            "flop_per_byte",
+            "flop/byte",
+        ),
+    )
+    table = shapes_table(results)
+    yield Plan(
+        "shapes",
+        "Rectangular and odd shapes",
+        "sizes",
+        table,
+        shapes,
+        "Speed in percent of cuBLAS FP32 in the same run (100, vertical line) for rectangular sizes"
+        " M\u00d7N\u00d7K and for squares that are no multiple of 32, with each kernel's fastest"
+        " parameter set; logarithmic.",
+        _alt_ranges(table, "Percent of cuBLAS FP32 by shape", "pct_of_reference"),
+    )
+    table = cache_modes_table(results)
+    yield Plan(
+        "cache_modes",
+        "Hot, cold and rotating buffers",
+        "sizes",
+        table,
+        cache_modes,
+        "Throughput relative to rotating buffers (100 %) by the parameter set that is fastest"
+        " there. Rotating: launches alternate between buffers that together exceed twice the L2"
+        " cache; hot: one set of buffers; cold: the L2 cache is cleared before each launch.",
+        _alt_ranges(table, "Percent of rotating throughput", "pct_of_rotating"),
+    )
+
+
+def _alt_values(
+    table: pd.DataFrame, start: str, column: str = "tflops", unit: str = "TFLOPS"
+) -> str:
+    values = [
+        f"{row['series']} {row[column]:.3g} {unit}"
+        for _, row in table.iterrows()
+        if row.get("kind") != "ceiling" and pd.notna(row[column])
+    ]
+    return f"{start}: {'; '.join(values)}." if values else "No data."
+
+
+def _alt_traffic(table: pd.DataFrame) -> str:
+    parts = [
+        f"{row.series} {row.label} {row.sectors_per_request:.3g} sectors per request,"
+        f" {row.useful_bytes_per_sector:.3g} of 32 bytes used, {row.sectors:.3g} sectors in all"
+        for row in table.itertuples()
+    ]
+    return f"Boxes for sectors, filled by use: {'; '.join(parts)}." if parts else "No data."
+
+
+def _alt_ranges(table: pd.DataFrame, start: str, column: str) -> str:
+    parts = [
+        f"{name} {group[column].min():.3g} to {group[column].max():.3g} %"
+        for name, group in table.groupby("series", sort=False)
+    ]
+    return f"{start}: {'; '.join(parts)}." if parts else "No data."
+
+
+def caption(plan: Plan, results: Results) -> str:
+    """The caption's text: explanation, number of samples, GPU, driver, date, origin."""
+    mark = origin(results)
+    mark = f"{mark[0].upper()}{mark[1:]}."
+    if plan.table.empty:
+        wanted = "counts in this result set" if plan.counted else "valid time for this figure"
+        return f"Nothing could be drawn: no {wanted}. {mark}"
+    if plan.counted:
+        words = counted_mark(plan.table.assign(tflops=np.nan), "")
+        text = f"{plan.explanation} {words[0].upper()}{words[1:]}."
+        if plan.table["tflops"].isna().all():
+            return text
+        plan = replace(plan, explanation=f"{text} TFLOPS:", table=plan.table.dropna())
+    counts = plan.table["samples"].dropna()
+    low, high = int(counts.min()), int(counts.max())
+    size = f"{low}" if low == high else f"{low} to {high}"
+    medians = "medians" if plan.counted else "Medians"
+    return f"{plan.explanation} {medians} of n = {size} samples. {mark}"
+
+
+def save(figure: Figure, stem: Path) -> dict[str, str]:
+    """Write `stem`.svg, .pdf and .png; equal figures give equal bytes.
+
+    Returns:
+        file names by format.
+    """
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # the layout is settled; do not solve it once a format
+    for axes in figure.axes:
+        if axes.get_axes_locator() is None:
+            # The solver's last digits vary from run to run; SVG names clip paths by all of them.
+            x, y, width, height = (round(value, 6) for value in axes.get_position().bounds)
+            axes.set_position((x, y, width, height))
+    metadata: dict[str, dict[str, Any]] = {
+        "svg": {"Date": None, "Creator": None},
+        "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+        "png": {"Software": None},
+    }
+    names = {}
+    for suffix, facts in metadata.items():
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=suffix, dpi=PNG_DPI, metadata=facts)
+        path = stem.with_name(f"{stem.name}.{suffix}")
+        path.write_bytes(buffer.getvalue())
+        names[suffix] = path.name
+    return names
+
+
+def draw_all(
+    tables_dir: Path,
+    out_dir: Path,
+    kernels: Mapping[str, Kernel],
+    gpus_path: Path,
+    workers: int = 1,
+) -> list[FigureRecord]:
+    """Draw every figure of a result set, in both widths, and write `out_dir`/figures.json.
+
+    Beside each figure lie its caption (.md) and exactly the rows it was drawn from (.csv).
+    Nothing to draw is no error: the figure then says so. Files of earlier runs that no longer
+    belong to a figure are removed.
+
+    Args:
+        workers: processes to draw in. More than one needs a caller that can be imported again
+            (``if __name__ == "__main__"``); the files are the same.
+
+    Raises:
+        ValueError: if a table has another schema version.
+        UserError: if `gpus_path` is wrong.
+    """
+    results = load_results(tables_dir, kernels, gpus_path)
+    out_dir.mkdir(parents=True, exist_ok=True)
+    before = read_index(out_dir)
+    styles, mark = series_styles(results), origin(results)
+    looks = {
+        suffix: Look(width, styles, mark, results.replayed)
+        for suffix, width in (("", DOUBLE_COLUMN_IN), ("_single", SINGLE_COLUMN_IN))
+    }
+    todo = [(plan, caption(plan, results)) for plan in plans(results)]
+    if workers > 1:
+        context = multiprocessing.get_context("spawn")  # forking a process with threads may hang
+        with ProcessPoolExecutor(workers, mp_context=context) as pool:
+            jobs = [pool.submit(_draw, plan, text, looks, out_dir) for plan, text in todo]
+            records = [job.result() for job in jobs]
+    else:
+        records = [_draw(plan, text, looks, out_dir) for plan, text in todo]
+    current = {name for record in records for name in record.files.values()}
+    for stale in {name for record in before for name in record.files.values()} - current:
+        (out_dir / Path(stale).name).unlink(missing_ok=True)
+    index = json.dumps([asdict(record) for record in records], indent=2, ensure_ascii=False)
+    (out_dir / "figures.json").write_text(index + "\n", encoding="utf-8")
+    return records
+
+
+@contextmanager
+def _garbage_at_the_end() -> Iterator[None]:
+    """Look for unreachable objects once: a drawing makes a million small ones, and each search
+    among all that the libraries hold takes a tenth of a second."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+        gc.collect()
+
+
+def _draw(plan: Plan, text: str, looks: Mapping[str, Look], out_dir: Path) -> FigureRecord:
+    files: dict[str, str] = {}
+    with mpl.rc_context(rc()), _garbage_at_the_end():
+        for suffix, look in looks.items():
+            written = save(plan.draw(plan.table, look), out_dir / f"{plan.name}{suffix}")
+            files |= {f"{kind}{suffix}": name for kind, name in written.items()}
+    csv, words = out_dir / f"{plan.name}.csv", out_dir / f"{plan.name}.md"
+    plan.table.to_csv(csv, index=False, lineterminator="\n")
+    words.write_text(f"**{plan.title}.** {text}\n", encoding="utf-8")
+    files |= {"csv": csv.name, "caption": words.name}
+    return FigureRecord(
+        name=plan.name,
+        title=plan.title,
+        category=plan.category,
+        caption=text,
+        alt=plan.alt,
+        empty=plan.table.empty,
+        files=files,
+    )
+
+
+def read_index(figures_dir: Path) -> list[FigureRecord]:
+    """The records that `draw_all` wrote; none if it never ran there."""
+    path = figures_dir / "figures.json"
+    if not path.is_file():
+        return []
+    return [FigureRecord(**record) for record in json.loads(path.read_text(encoding="utf-8"))]

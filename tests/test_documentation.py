@@ -23,6 +23,7 @@ from ladder import __version__, correctness, measure, schema, timing
 from ladder import gpus as gpu_sheets
 from ladder import manifest as manifests
 from ladder.__main__ import _parser
+from ladder.closed_forms import CLOSED_FORMS
 from ladder.compile import compile_build, compiler_problem
 from ladder.config import Config, load, merge, resolve
 from ladder.documents import UserError, parse
@@ -161,7 +162,11 @@ def test_examples_of_manifests_and_datasheets_are_valid(tmp_path: Path) -> None:
     sizes = {name: {"description": name} for name in ("BM", "BN", "BK", "STAGES")}
     changes = {"parameters": sizes, "sweep": [{key: 32 for key in sizes}], "launch": maps}
     data = example.model_dump() | changes | {"minimum_compute_capability": "9.0"}
-    parse(Manifest, data | {"constraints": [], "theory": {}, "tune": {}}, name="example")
+    parse(
+        Manifest,
+        data | {"constraints": [], "theory": {}, "theory_where": [], "tune": {}},
+        name="example",
+    )
     (text,) = examples(CONFIG_README, "gpus")
     (tmp_path / "gpus.yaml").write_text(text)
     assert gpu_sheets.load(tmp_path / "gpus.yaml") == [
@@ -169,6 +174,12 @@ def test_examples_of_manifests_and_datasheets_are_valid(tmp_path: Path) -> None:
         for sheet in gpu_sheets.load(ROOT / "config" / "gpus.yaml")
         if sheet.name == "GeForce RTX 5080"
     ]
+
+
+def test_every_closed_form_is_explained_with_its_unit() -> None:
+    text = CONFIG_README.read_text(encoding="utf-8")
+    for name, form in CLOSED_FORMS.items():
+        assert f"| `{name}` | {form.unit} | {form.meaning} |" in text, name
 
 
 def test_the_three_forms_of_a_sweep_give_the_sets_that_the_text_says(example_root: Path) -> None:

@@ -42,6 +42,10 @@ positive = st.integers(1, 10**9)
         ("min(M, N, TILE)", 4),
         ("max(M, N)", 12),
         ("abs(M - N)", 5),
+        ("gcd(N, 8)", 4),
+        ("cuts(12, 3, 4)", 0),  # at 4 and 8: between pieces
+        ("cuts(12, 5, 4)", 3),  # at 2, 4, 7 and 9
+        ("cuts(0, 0, 4)", 0),
         (64, 64),
     ],
 )
@@ -165,3 +169,8 @@ def test_any_text_gives_a_number_or_an_expression_error(text: str) -> None:
     except ExpressionError:
         return
     assert isinstance(value, int | float)
+
+
+def test_a_loop_that_takes_long_is_refused() -> None:
+    with pytest.raises(ExpressionError, match="65,536 parts at most"):
+        evaluate("cuts(M, 10 * 10000, 4)", NAMES)

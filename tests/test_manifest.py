@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from ladder.config import Config
 from ladder.documents import UserError
-from ladder.expressions import evaluate
 from ladder.manifest import (
     Kernel,
     canonical,
@@ -27,6 +26,7 @@ from ladder.manifest import (
     slug,
 )
 from ladder.plan import plan_points
+from ladder.theory import theory
 from project import GEMM, MANIFEST, NAIVE_BODY, ROOT
 
 SHIPPED = load_all(ROOT / "kernels")
@@ -83,9 +83,10 @@ def test_every_shipped_source_opens_with_its_idea_and_its_parameters(name: str) 
 def test_the_theory_of_every_shipped_kernel_has_a_value_at_every_default_set(name: str) -> None:
     kernel = SHIPPED[name]
     for params in expand(kernel.manifest.sweep):
-        for metric, text in kernel.manifest.theory.items():
-            value = evaluate(text, {**params, "M": 127, "N": 129, "K": 131})
-            assert value > 0, (metric, params)
+        for size in ((127, 129, 131), (2048, 2048, 2048)):
+            stated = [item for item in theory(kernel, params, *size) if item.value is not None]
+            assert all(item.value >= 0 for item in stated if item.value is not None), size
+            assert len(stated) > 3, "more than what follows from the size alone"
 
 
 # --- mistakes -------------------------------------------------------------------------------------
@@ -97,6 +98,11 @@ def changed(**changes: Any) -> dict[str, Any]:
 
 def launch(**changes: Any) -> dict[str, Any]:
     return changed(launch=TILED["launch"] | changes)
+
+
+def where(**changes: Any) -> dict[str, Any]:
+    group = {"require": "N % 8 == 0", "message": "rows start at sectors", "forms": {"fma": "M"}}
+    return changed(theory_where=[group | changes])
 
 
 MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -126,6 +132,28 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
         "theory.requested_load_bytes",
         "unknown name 'L'",
     ),
+    "unknown closed form": (
+        changed(theory={"requested_load_byte": "8"}),
+        "theory.requested_load_byte",
+        "unknown closed form; did you mean 'requested_load_bytes'?",
+    ),
+    "unknown name in a condition": (
+        where(require="N % TIL == 0"), "theory_where[0].require", "unknown name 'TIL'",
+    ),
+    "a form of a later group": (
+        where(forms={"global_load_requests": "async_copies"}),
+        "theory_where[0].forms.global_load_requests",
+        "unknown name 'async_copies'",
+    ),
+    "a form that is given twice": (
+        changed(theory={"fma": "M"}) | where(forms={"fma": "M"}),
+        "theory_where[0].forms.fma",
+        "given twice",
+    ),
+    "a term with another meaning": (
+        where(terms={"blocks": "M"}), "theory_where[0].terms.blocks", "another meaning already",
+    ),
+    "no form": (where(forms={}), "theory_where[0].forms", "at least 1"),
     "no expression": (launch(grid=["cdiv(N, "]), "launch.grid[0]", "is not an expression"),
     "sweep above the domain": (changed(sweep={"TILE": [8, 64]}), "sweep", "must be at most 32"),
     "sweep below the domain": (changed(sweep=[{"TILE": 2}]), "sweep", "at least 4; found 2"),

@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from . import schema
-from .expressions import evaluate
 from .manifest import Kernel
 from .plan import Fault, Point, read_points
 from .status import Status
+from .theory import theory
 
 
 def collect_counters(
@@ -38,22 +38,24 @@ def collect_counters(
 def theory_rows(
     planned: Iterable[tuple[Point, Fault | None]], kernels: Mapping[str, Kernel]
 ) -> list[dict[str, Any]]:
-    """The manifests' closed forms, evaluated for every planned point that can run."""
+    """The closed forms of every planned point that can run; of one that has no value, why."""
     rows = []
     for point, fault in planned:
         if fault or point.cache_mode != "rotating":
             continue
-        names = {**point.parameters(), "M": point.m, "N": point.n, "K": point.k}
         key = {name: value for name, value in point.row().items() if name != "cache_mode"}
-        for metric, text in kernels[point.kernel].manifest.theory.items():
+        sides = point.m, point.n, point.k
+        for item in theory(kernels[point.kernel], point.parameters(), *sides):
+            known = item.value is not None
             rows.append(
                 {
                     **key,
-                    "metric": metric,
-                    "value": float(evaluate(text, names)),
-                    "unit": "byte" if metric.endswith("_bytes") else None,
+                    "metric": item.metric,
+                    "value": item.value,
+                    "unit": item.unit,
                     "source": "theory",
-                    "status": str(Status.OK),
+                    "status": str(Status.OK if known else Status.MISSING_METRIC),
+                    "detail": item.detail,
                 }
             )
     return rows

@@ -7,6 +7,7 @@ short list of operators; nothing else of Python can be reached.
 from __future__ import annotations
 
 import ast
+import math
 import operator
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -14,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 Number = int | float
+_MOST_PARTS = 65_536
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -38,7 +40,26 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-_FUNCTIONS: dict[str, Callable[..., Any]] = {"cdiv": cdiv, "min": min, "max": max, "abs": abs}
+def cuts(length: int, parts: int, side: int) -> int:
+    """How many of the inner boundaries of `parts` equal parts of `length` lie within a piece of
+    `side`: those of the boundaries length * i // parts that are no multiple of it.
+
+    Raises:
+        OverflowError: beyond 65,536 parts, which would take long to go through.
+    """
+    if parts > _MOST_PARTS:
+        raise OverflowError(f"cuts() goes through {_MOST_PARTS:,} parts at most, found {parts:,}")
+    return sum(length * i // parts % side != 0 for i in range(1, parts))
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "cdiv": cdiv,
+    "cuts": cuts,
+    "gcd": math.gcd,
+    "min": min,
+    "max": max,
+    "abs": abs,
+}
 FUNCTION_NAMES = frozenset(_FUNCTIONS)
 
 
@@ -67,7 +88,8 @@ def evaluate(text: str | int, names: Mapping[str, Number]) -> Any:
     """The value of `text` with `names` bound.
 
     Operators: ``+ - * / // %``, comparisons, ``and or not``, ``a if condition else b`` and the
-    functions ``cdiv(a, b)``, ``min``, ``max``, ``abs``.
+    functions ``cdiv(a, b)``, ``gcd(a, b)``, ``min``, ``max``, ``abs`` and
+    ``cuts(length, parts, side)``.
 
     Raises:
         ExpressionError: on any other syntax, an unknown name, or a division by zero.

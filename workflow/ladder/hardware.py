@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from .emulator.compiled import (
     FFMA,
+    INSTRUCTIONS,
     LOCAL_LOADS,
     LOCAL_STORES,
     PREDICATED_SHARED_LOADS,
@@ -42,7 +43,6 @@ _BLACKWELL: Capability = (10, 0)
 _CONSUMER_BLACKWELL: Capability = (12, 0)
 _NO_END: Capability = (1000, 0)
 
-INSTRUCTIONS = "smsp__inst_executed.sum"
 L1_HIT_RATE = "l1tex__t_sector_hit_rate.pct"
 L2_HIT_RATE = "lts__t_sector_hit_rate.pct"
 BYTES_PER_SECTOR = "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio"
@@ -50,6 +50,7 @@ OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
 FMA_PIPE = "sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_active"
 DRAM_READ = "dram__bytes_read.sum"
 DRAM_WRITTEN = "dram__bytes_write.sum"
+GLOBAL_TAGS = "smsp__sass_l1tex_tags_mem_global.sum"
 
 _L1_SECTORS, _L1_HITS = "l1tex__t_sectors.sum", "l1tex__t_sectors_lookup_hit.sum"
 _L2_HITS, _L2_MISSES = "lts__t_sectors_lookup_hit.sum", "lts__t_sectors_lookup_miss.sum"
@@ -96,6 +97,8 @@ COUNTERS: tuple[Counter, ...] = (
     Counter(GLOBAL_STORE_SECTORS, "sector"),
     Counter(_LOADED_BYTES, "byte"),
     Counter(_LOADED_SECTORS, "sector"),
+    # Lines of 128 bytes that a request touches: L1 looks up one a clock.
+    Counter(GLOBAL_TAGS, "tag"),
     # Caches and DRAM.
     Counter(_L1_SECTORS, "sector"),
     Counter(_L1_HITS, "sector"),

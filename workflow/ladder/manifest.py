@@ -11,15 +11,16 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from .closed_forms import CLOSED_FORMS, LAUNCH_NAMES
 from .documents import Document, UserError, dotted, read, suggestion
-from .expressions import ExpressionError, evaluate, names_in
+from .expressions import ExpressionError, Number, evaluate, names_in
 
 Params = Mapping[str, int]
 Expression = str | int
@@ -69,6 +70,16 @@ class Requirement(Document):
     """Expression that must be true."""
     message: str
     """Why, in words; may name parameters in braces, as in ``{TILE}``."""
+
+
+class ConditionalForms(Requirement):
+    """Closed forms that are exact where a condition holds, and say nothing elsewhere."""
+
+    terms: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], Expression] = {}
+    """Names for what several of the forms share, each in terms of those before it."""
+    forms: Annotated[dict[str, Expression], Field(min_length=1)]
+    """Closed forms by name, in M, N, K, the parameters, `blocks` of the grid, `threads` of a block,
+    `theory`, the terms, and the forms before."""
 
 
 Extents = Annotated[list[Expression], Field(min_length=1, max_length=3)]
@@ -202,7 +213,9 @@ class Manifest(Document):
     emulator: bool = True
     """Whether the CPU emulator can run it."""
     theory: dict[str, Expression] = {}
-    """Closed forms by metric name, in M, N, K and the parameters."""
+    """Closed forms that hold everywhere, by name, in M, N, K and the parameters."""
+    theory_where: list[ConditionalForms] = []
+    """Further ones, each group with the condition under which it is exact."""
 
     @model_validator(mode="after")
     def _check_expressions(self) -> Self:
@@ -225,8 +238,7 @@ class Manifest(Document):
             check(item.require, parameters, dotted(("constraints", index, "require")))
         for index, item in enumerate(self.preconditions):
             check(item.require, both, dotted(("preconditions", index, "require")))
-        for metric, text in self.theory.items():
-            check(text, both, dotted(("theory", metric)))
+        self._check_theory(check)
         if isinstance(self.launch, KernelLaunch):
             for key, text in self.launch.parameter_expressions().items():
                 check(text, parameters, f"launch.{key}")
@@ -239,6 +251,41 @@ class Manifest(Document):
             if fault:
                 raise ValueError(f"sweep: {fault}")
         return self
+
+    def _check_theory(self, check: Callable[[Expression, set[str], str], None]) -> None:
+        """Names of closed forms are known, each is given once, and each uses what it may."""
+        names = {*self.parameters, *SHAPE_NAMES}
+        given: set[str] = set()
+
+        def form(name: str, where: str) -> None:
+            if name not in CLOSED_FORMS:
+                raise ValueError(
+                    f"{where}: unknown closed form; " + suggestion(name, sorted(CLOSED_FORMS))
+                )
+            if name in given:
+                raise ValueError(f"{where}: given twice")
+            given.add(name)
+
+        for name, text in self.theory.items():
+            where = dotted(("theory", name))
+            form(name, where)
+            check(text, names, where)
+        launched = isinstance(self.launch, KernelLaunch)
+        everywhere = names | set(self.theory) | set(LAUNCH_NAMES if launched else ())
+        for index, group in enumerate(self.theory_where):
+            known = set(everywhere)
+            check(group.require, known, dotted(("theory_where", index, "require")))
+            for name, text in group.terms.items():
+                where = dotted(("theory_where", index, "terms", name))
+                if name in known or name in CLOSED_FORMS:
+                    raise ValueError(f"{where}: this name has another meaning already")
+                check(text, known, where)
+                known.add(name)
+            for name, text in group.forms.items():
+                where = dotted(("theory_where", index, "forms", name))
+                form(name, where)
+                check(text, known, where)
+                known.add(name)
 
     @model_validator(mode="after")
     def _check_space(self) -> Self:
@@ -357,11 +404,11 @@ class Kernel:
 
     def violated_constraint(self, params: Params) -> str | None:
         """The message of the first constraint that `params` violate."""
-        return _first_violation(self.manifest.constraints, params)
+        return first_violation(self.manifest.constraints, params)
 
     def violated_precondition(self, params: Params, m: int, n: int, k: int) -> str | None:
         """The message of the first precondition that the size violates."""
-        return _first_violation(self.manifest.preconditions, {**params, "M": m, "N": n, "K": k})
+        return first_violation(self.manifest.preconditions, {**params, "M": m, "N": n, "K": k})
 
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
@@ -436,7 +483,12 @@ def _whole(text: Expression, names: Mapping[str, int]) -> int:
     return value
 
 
-def _first_violation(requirements: list[Requirement], names: Mapping[str, int]) -> str | None:
+def first_violation(requirements: Iterable[Requirement], names: Mapping[str, Number]) -> str | None:
+    """The message of the first requirement that does not hold, with the condition; None if all do.
+
+    Raises:
+        ExpressionError: if one cannot be evaluated.
+    """
     for item in requirements:
         if not evaluate(item.require, names):
             message = item.message.format_map(_Named(names))

@@ -26,7 +26,8 @@ from . import ncu, schema
 from .config import Config, Profile
 from .device import GpuIdentity, LaunchSpec, detect, expected, select
 from .documents import UserError
-from .hardware import INSTRUCTIONS, Counter, Launch, Value, names_asked, values_of_point
+from .emulator.compiled import INSTRUCTIONS
+from .hardware import Counter, Launch, Value, names_asked, values_of_point
 from .manifest import ENTRY_POINT, Kernel, compute_capability
 from .measure import gpu_lock, worker_environment
 from .ncu import Dimensions, ProfiledLaunch, Profiler, TableError

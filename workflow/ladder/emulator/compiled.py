@@ -32,6 +32,7 @@ MASK = 0xFFFF_FFFF
 PREDICATED_SHARED_LOADS = "smsp__inst_executed_op_shared_ld.sum"
 """Shared loads that a warp issues, including those which its predicate turns off in every lane."""
 PREDICATED_SHARED_STORES = "smsp__inst_executed_op_shared_st.sum"
+INSTRUCTIONS = "smsp__inst_executed.sum"
 FFMA = "sm__sass_thread_inst_executed_op_ffma_pred_on.sum"
 LOCAL_LOADS = "smsp__sass_inst_executed_op_local_ld.sum"
 LOCAL_STORES = "smsp__sass_inst_executed_op_local_st.sum"
@@ -274,6 +275,18 @@ class Machine:
     trips: int = 1
     """Trips of a loop that run side by side now."""
     _lanes: dict[int, tuple[np.ndarray, int, _Lanes]] = field(default_factory=dict)
+    _issued: tuple[np.ndarray, int, int] | None = None
+
+    def issue(self, here: np.ndarray) -> None:
+        """Count an instruction for every warp that has threads `here`, whatever its predicate."""
+        kept = self._issued
+        if kept is None or kept[0] is not here or kept[1] != self.trips:
+            warps = here.reshape(-1, WARP).any(axis=1)
+            rows = len(here) if here.ndim == 2 else 1
+            weight = np.tile(self.weights, rows) if rows > 1 else self.weights
+            kept = here, self.trips, int(weight[warps].sum()) * (self.trips // rows)
+            self._issued = kept
+        self.counts[INSTRUCTIONS] += kept[2]
 
     def advance(self, instructions: int) -> None:
         self.steps += instructions
@@ -913,6 +926,7 @@ def _execute(machine: Machine, exists: np.ndarray, many_trips: bool) -> None:
                 everyone = bool((here == exists).all())
             step = steps[index]
             machine.advance(1)
+            machine.issue(here)
             if step.kind == "exit":
                 here = here & ~_threads_on(machine, step, here)
             elif step.kind == "jump":
@@ -1036,6 +1050,7 @@ class _Loops:
             step = self.steps[index]
             length += 1
             machine.within_limit(trips * length)
+            machine.issue(here)
             index += 1
             if step.kind == "exit":
                 good = min(good, leading(~_threads_on(machine, step, here), trips))
@@ -1150,6 +1165,7 @@ def count_program(
         metric.SHARED_STORE_WAVEFRONTS,
         metric.SHARED_LOAD_CONFLICTS,
         metric.SHARED_STORE_CONFLICTS,
+        INSTRUCTIONS,
         FFMA,
         LOCAL_LOADS,
         LOCAL_STORES,

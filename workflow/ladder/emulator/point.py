@@ -22,6 +22,7 @@ from ..status import Status
 from ..tensor_maps import MappedMatrix, mapped_matrices
 from .compiled import (
     FFMA,
+    INSTRUCTIONS,
     LOCAL_LOADS,
     LOCAL_STORES,
     PREDICATED_SHARED_LOADS,
@@ -44,6 +45,7 @@ LARGEST_FULL_RUN = 2**25
 INSTRUCTION_UNITS = {
     PREDICATED_SHARED_LOADS: "inst",
     PREDICATED_SHARED_STORES: "inst",
+    INSTRUCTIONS: "inst",
     FFMA: "inst",
     LOCAL_LOADS: "inst",
     LOCAL_STORES: "inst",

@@ -73,6 +73,8 @@ UNIQUE_LOAD_BYTES = "unique_load_bytes"
 TMA_LOAD_BYTES = "tma_load_bytes"
 TMA_LOAD_SECTORS = "tma_load_sectors"
 CLUSTER_LOAD_BYTES = "cluster_load_bytes"
+SHARED_LOAD_BYTES = "shared_load_bytes"
+SHARED_STORE_BYTES = "shared_store_bytes"
 
 UNITS = {
     GLOBAL_LOAD_REQUESTS: "request",
@@ -92,6 +94,8 @@ UNITS = {
     TMA_LOAD_BYTES: "byte",
     TMA_LOAD_SECTORS: "sector",
     CLUSTER_LOAD_BYTES: "byte",
+    SHARED_LOAD_BYTES: "byte",
+    SHARED_STORE_BYTES: "byte",
     "sectors_per_load_request": "sector/request",
     "bytes_per_load_sector": "byte/sector",
     "redundancy_a": "1",
@@ -218,6 +222,8 @@ def counters_of(sites: Iterable[Site]) -> dict[str, int]:
         REQUESTED_LOAD_BYTES: total("requested_bytes", "global", *loads),
         REQUESTED_STORE_BYTES: total("requested_bytes", "global", "store"),
         UNIQUE_LOAD_BYTES: total("unique_bytes", "global", *loads),
+        SHARED_LOAD_BYTES: total("requested_bytes", "shared", "load"),
+        SHARED_STORE_BYTES: total("requested_bytes", "shared", "store"),
     }
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from .emulator.compiled import (
     FFMA,
+    INSTRUCTIONS,
     LOCAL_LOADS,
     LOCAL_STORES,
     PREDICATED_SHARED_LOADS,
@@ -42,7 +43,6 @@ _BLACKWELL: Capability = (10, 0)
 _CONSUMER_BLACKWELL: Capability = (12, 0)
 _NO_END: Capability = (1000, 0)
 
-INSTRUCTIONS = "smsp__inst_executed.sum"
 L1_HIT_RATE = "l1tex__t_sector_hit_rate.pct"
 L2_HIT_RATE = "lts__t_sector_hit_rate.pct"
 BYTES_PER_SECTOR = "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio"

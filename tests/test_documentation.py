@@ -24,6 +24,7 @@ from ladder import gpus as gpu_sheets
 from ladder import manifest as manifests
 from ladder.__main__ import _parser
 from ladder.closed_forms import CLOSED_FORMS
+from ladder.compare_counters import VERDICTS
 from ladder.compile import compile_build, compiler_problem
 from ladder.config import Config, load, merge, resolve
 from ladder.documents import UserError, parse
@@ -180,6 +181,12 @@ def test_every_closed_form_is_explained_with_its_unit() -> None:
     text = CONFIG_README.read_text(encoding="utf-8")
     for name, form in CLOSED_FORMS.items():
         assert f"| `{name}` | {form.unit} | {form.meaning} |" in text, name
+
+
+def test_every_verdict_on_counters_is_explained() -> None:
+    text = (ROOT / "docs" / "method.md").read_text(encoding="utf-8")
+    for name, meaning in VERDICTS.items():
+        assert f"| `{name}` | {meaning} |" in text, name
 
 
 def test_the_three_forms_of_a_sweep_give_the_sets_that_the_text_says(example_root: Path) -> None:

@@ -1,4 +1,4 @@
-"""The `counters` table as points: sources side by side, known reasons, and the lesson."""
+"""The `counters` table as points, what a table of them shows, and the lesson."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 import tables_fixture as tf
 from ladder import schema, traffic
-from ladder.emulator import compiled, result
+from ladder.emulator import result
 from ladder.status import Status
 from ladder.traffic import Source
 
@@ -139,97 +139,12 @@ def test_the_common_size_is_the_largest_that_most_kernels_have() -> None:
     assert traffic.common_size(points) == (2048, 2048, 2048)
 
 
-def test_sources_agree_or_differ_by_a_ratio() -> None:
-    assert traffic.verdict(4.0, 4.0) == (True, 1.0)
-    assert traffic.verdict(4.0, 3.0) == (False, 0.75)
-    assert traffic.verdict(0.0, 3.0) == (False, None)
-    assert traffic.verdict(0.0, 0.0).equal
-
-
-def test_only_what_both_sources_know_is_compared() -> None:
-    values = tf.naive_counts(16)
-    known = {result.GLOBAL_LOAD_REQUESTS: values[result.GLOBAL_LOAD_REQUESTS]}
-    point = one(
-        naive(NAIVE),
-        as_compiled(known),
-        tf.count("01_naive", NAIVE, {"unheard_of": 1.0}, source="theory"),
-    )
-    found = traffic.compare(point, traffic.GLOBAL_MEMORY)
-    assert found == {traffic.THEORY: None, MACHINE_CODE: []}
-
-
-def difference(
-    metric: str, source: Mapping[str, float], other: Mapping[str, float], **keys: str
-) -> traffic.Difference:
-    kind, architecture = keys.get("kind", "compiled"), keys.get("architecture", "sm_90a")
-    point = one(
-        tf.count("01_naive", NAIVE, source),
-        tf.count("01_naive", NAIVE, other, source=kind, architecture=architecture),
-    )
-    found = traffic.compare(point, [*traffic.GLOBAL_MEMORY, *traffic.SHARED_MEMORY])
-    items = found[Source(kind, architecture)] or []
-    return next(item for item in items if item.quantity.metric == metric)
-
-
-def test_merged_shared_loads_are_explained_with_what_follows() -> None:
-    source = {
-        result.SHARED_LOADS: 1_048_576.0,
-        result.SHARED_LOAD_WAVEFRONTS: 1_179_648.0,
-        result.SHARED_LOAD_CONFLICTS: 131_072.0,
-    }
-    other = {
-        result.SHARED_LOADS: 655_360.0,
-        result.SHARED_LOAD_WAVEFRONTS: 786_432.0,
-        result.SHARED_LOAD_CONFLICTS: 0.0,
-    }
-    found = difference(result.SHARED_LOADS, source, other)
-    assert found.ratio == 0.625
-    assert "nvcc merges the scalar loads" in (found.reason or "")
-    wavefronts = difference(result.SHARED_LOAD_WAVEFRONTS, source, other)
-    assert "merged loads" in (wavefronts.reason or "")
-    conflicts = difference(result.SHARED_LOAD_CONFLICTS, source, other)
-    assert conflicts.reason == "the scalar loads would conflict; the merged ones do not"
-
-
-@pytest.mark.parametrize(
-    ("architecture", "stores", "explained"),
-    [("sm_90a", 2048.0, True), ("sm_120", 2048.0, False), ("sm_90a", 1024.0, False)],
-)
-def test_split_stores_are_explained_where_they_happen(
-    architecture: str, stores: float, explained: bool
-) -> None:
-    metric = result.GLOBAL_STORE_REQUESTS
-    found = difference(metric, {metric: 512.0}, {metric: stores}, architecture=architecture)
-    assert bool(found.reason) == explained
-
-
-def test_an_unknown_difference_has_no_reason() -> None:
-    metric = result.GLOBAL_LOAD_SECTORS
-    assert difference(metric, {metric: 512.0}, {metric: 500.0}).reason is None
-
-
-def test_wavefronts_that_only_hardware_sees_are_explained() -> None:
-    metric = result.SHARED_LOAD_WAVEFRONTS
-    seen = difference(metric, {metric: 512.0}, {metric: 515.0}, kind="hardware")
-    assert "belong to no instruction" in (seen.reason or "")
-    assert difference(metric, {metric: 512.0}, {metric: 515.0}).reason is None
-
-
-def test_accesses_whose_predicate_is_never_true_are_counted() -> None:
-    issued = {compiled.PREDICATED_SHARED_STORES: 11_264.0, result.SHARED_STORES: 10_240.0}
-    point = one(naive(NAIVE), as_compiled(issued))
-    assert traffic.idle_accesses(point) == [(MACHINE_CODE, "stores", 1024.0)]
-
-
 def test_columns_that_say_nothing_are_left_out() -> None:
     plain = points_of(naive(NAIVE))
     assert traffic.columns(traffic.SHARED_MEMORY, plain) == []
     headings = [quantity.name for quantity in traffic.columns(traffic.GLOBAL_MEMORY, plain)]
     assert "global load sectors" in headings
-    assert "global store requests" not in headings
-    split = points_of(naive(NAIVE), as_compiled({result.GLOBAL_STORE_REQUESTS: 1.0}))
-    headings = [quantity.name for quantity in traffic.columns(traffic.GLOBAL_MEMORY, split)]
-    assert "global store requests" in headings
+    assert "sectors copied by TMA" not in headings
 
 
 def lesson_of(tflops: Mapping[str, float]) -> traffic.Lesson:
@@ -270,3 +185,10 @@ def test_a_kernel_is_represented_by_its_fastest_set_else_by_fewest_sectors() -> 
     assert traffic.representative("01_naive", points, {}) == points[0]
     assert traffic.representative("01_naive", points, {points[1].key: 6.6}) == points[1]
     assert traffic.representative("other", points, {}) is None
+
+
+def test_a_metric_without_a_value_has_its_own_reason() -> None:
+    (row,) = tf.count("01_naive", NAIVE, {"fma": 0.0}, source="theory", detail="rows are ragged")
+    point = one(naive(NAIVE), [{**row, "value": None, "status": Status.MISSING_METRIC}])
+    assert point.absent == {traffic.THEORY: {"fma": "rows are ragged"}}
+    assert point.missing == {}, "theory as a whole is there"

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from . import figures, stats, traffic
+from . import compare_counters, figures, stats, traffic
 from .figures import Results
 from .manifest import Kernel
 from .status import EXPLANATIONS, RANKED, Status
@@ -680,6 +680,8 @@ def traffic_view(results: Results) -> dict[str, Any]:
         "summary": _emulation_summary(results),
         "checks": _emulation_grid(results, asked),
         "problems": _emulation_problems(results, asked),
+        "agreement": agreement_sentences(results),
+        "verdicts": list(compare_counters.VERDICTS.items()),
         "rungs": [_rung_view(results, name, size) for name in results.counted_rungs() if size],
     }
 
@@ -1000,13 +1002,17 @@ def _rung_view(results: Results, kernel: str, size: tuple[int, int, int]) -> dic
             caption += f" None counted: {_listed(left_out)}."
         tables.append((name, _traffic_grid(points, shown, caption)))
     uses_shared = any(name == "shared" for name, _ in tables)
+    tflops = results.tflops()
+    first = traffic.representative(kernel, points, tflops) or next(iter(points), None)
+    others = [point for point in points if point is not first]
     return {
         "id": f"traffic-{kernel}",
         "title": title,
         "tables": tables,
         "note": "" if uses_shared or not tables else "It uses no shared memory.",
-        "reasons": _reasons(points),
-        "sources": _sources_grid(points, title, at),
+        "comparison": _comparison_grid([first] if first else [], title, at),
+        "notes": _comparison_notes(results, first) if first else [],
+        "others": _comparison_grid(others, title, at),
     }
 
 
@@ -1018,79 +1024,29 @@ def _counted_by(points: Sequence[traffic.Point]) -> str:
 def _traffic_grid(
     points: Sequence[traffic.Point], shown: Sequence[traffic.Quantity], caption: str
 ) -> Grid:
-    """A row a parameter set, a column a quantity, and a verdict for every other kind of source."""
-    compared = [traffic.compare(point, shown) for point in points]
-    kinds = [kind for kind in traffic.ORDER if _knows_any(kind, points, shown)]
+    """A row a parameter set, a column a quantity: what the lead source of each counted."""
     rows = []
-    for point, found in zip(points, compared, strict=True):
-        cells = [_set_cell(point)]
+    for point in points:
         if point.lead is None:
-            cells.append(Cell("\u2013", note=f"not counted: {point.status}", numeric=True))
-            cells += [Cell("\u2013", None, True) for _ in shown[1:]] + [
-                Cell("\u2013") for _ in kinds
-            ]
+            why = Cell("\u2013", note=f"not counted: {point.status}", numeric=True)
+            rows.append([_set_cell(point), why, *(Cell("\u2013", None, True) for _ in shown[1:])])
         else:
-            cells += [_quantity_cell(point, quantity, found) for quantity in shown]
-            cells += [_verdict_of(kind, point, found) for kind in kinds]
-        rows.append(cells)
-    heads = [
-        "Parameters",
-        *(quantity.heading for quantity in shown),
-        *(f"{_KINDS[kind]}{_architectures(kind, points)}" for kind in kinds),
-    ]
-    numeric = [False, *(True for _ in shown), *(False for _ in kinds)]
-    return Grid(heads, rows, caption, numeric, dense=True)
-
-
-def _knows_any(
-    kind: str, points: Sequence[traffic.Point], shown: Sequence[traffic.Quantity]
-) -> bool:
-    """Whether a kind of source counted any of the quantities, or says why it did not."""
-    return any(
-        (source.kind == kind and any(q.of(counts) is not None for q in shown))
-        for point in points
-        for source, counts in point.values.items()
-        if source != point.lead
-    ) or any(source.kind == kind for point in points for source in point.missing if point.lead)
-
-
-def _architectures(kind: str, points: Sequence[traffic.Point]) -> str:
-    names = sorted(
-        {
-            source.architecture
-            for point in points
-            for source in [*point.values, *point.missing]
-            if source.kind == kind and source.architecture
-        }
-    )
-    return f" ({', '.join(names)})" if names else ""
+            cells = (_quantity_cell(point, quantity) for quantity in shown)
+            rows.append([_set_cell(point), *cells])
+    heads = ["Parameters", *(quantity.heading for quantity in shown)]
+    return Grid(heads, rows, caption, [False, *(True for _ in shown)], dense=True)
 
 
 def _set_cell(point: traffic.Point) -> Cell:
     return Cell(figures.params_label(point.params) or "\u2013")
 
 
-def _quantity_cell(
-    point: traffic.Point,
-    quantity: traffic.Quantity,
-    found: Mapping[traffic.Source, list[traffic.Difference] | None],
-) -> Cell:
-    """The lead source's number; below it those of sources that say otherwise."""
+def _quantity_cell(point: traffic.Point, quantity: traffic.Quantity) -> Cell:
     value = quantity.of(point.counts)
-    notes = []
+    note = ""
     if quantity.form == "useful" and value is not None:
-        notes.append(f"{_plain_number(100 * value / traffic.SECTOR_BYTES)}\u202f%")
-    others: dict[tuple[float, str], list[traffic.Source]] = {}
-    for source, differences in found.items():
-        for item in differences or ():
-            if item.quantity is quantity:
-                ratio = "" if item.ratio is None else f" (\u00d7{number(item.ratio)})"
-                others.setdefault((item.value, ratio), []).append(source)
-    for (other, ratio), sources in others.items():
-        notes.append(f"{_source_names(sources)}: {_quantity_text(quantity, other)}{ratio}")
-    tone = "warn" if others else ""
-    text = _quantity_text(quantity, value)
-    return Cell(text, _sortable(value), True, "; ".join(notes), tone)
+        note = f"{_plain_number(100 * value / traffic.SECTOR_BYTES)}\u202f%"
+    return Cell(_quantity_text(quantity, value), _sortable(value), True, note)
 
 
 def _quantity_text(quantity: traffic.Quantity, value: float | None) -> str:
@@ -1110,140 +1066,110 @@ def _bytes(value: float) -> str:
     return number(value, 4, "B")
 
 
-def _source_names(sources: Iterable[traffic.Source]) -> str:
-    """`sm_90a` alone stands for machine code, which is the usual other source."""
-    return _listed(
-        source.architecture
-        if source.kind == "compiled"
-        else f"{_KINDS.get(source.kind, source.kind).lower()} {source.architecture}".strip()
-        for source in sources
-    )
-
-
-def _verdict_of(
-    kind: str,
-    point: traffic.Point,
-    found: Mapping[traffic.Source, list[traffic.Difference] | None],
-) -> Cell:
-    """Equal, or how far apart, for all sources of a kind together."""
-    own = {s: d for s, d in found.items() if s.kind == kind and d is not None}
-    absent = [reason for source, reason in point.missing.items() if source.kind == kind]
-    if not own:
-        return Cell("\u2013", note="; ".join(absent))
-    differences = [item for items in own.values() for item in items]
-    if not differences:
-        return Cell("equal", 0.0, note="; ".join(absent), tone="good")
-    worst = max(differences, key=lambda item: abs((item.ratio or 0.0) - 1))
-    away = "" if worst.ratio is None else f" by up to {_signed_percent(worst.ratio)}"
-    known = all(item.reason for item in differences)
-    return Cell(
-        f"differs{away}",
-        abs((worst.ratio or 0.0) - 1),
-        note="; ".join(["known reason, below" if known else "no known reason", *absent]),
-        tone="warn" if known else "bad",
-    )
-
-
 def _signed_percent(ratio: float) -> str:
     """How far a ratio is from one: \u221237.5 %."""
     away = 100 * (ratio - 1)
+    if away == 0:
+        return "0 %"
     sign = "\u2212" if away < 0 else "+"
     return f"{sign}{number(abs(away), 3)} %"
 
 
-def _reasons(points: Sequence[traffic.Point]) -> list[str]:
-    """Where sources differ and why, equal differences of several parameter sets together."""
-    quantities = [*traffic.GLOBAL_MEMORY, *traffic.SHARED_MEMORY]
-    groups: dict[tuple[str, str, str], dict[str, dict[traffic.Source, None]]] = {}
-    for point in points:
-        for source, differences in traffic.compare(point, quantities).items():
-            for item in differences or ():
-                if not item.quantity.metric:
-                    continue  # a ratio follows from its parts
-                apart = (
-                    f"{_quantity_text(item.quantity, item.value)} against 0"
-                    if item.ratio is None
-                    else f"\u00d7{number(item.ratio)}"
-                )
-                key = (item.quantity.name, apart, item.reason or "no known reason")
-                sets = groups.setdefault(key, {})
-                sets.setdefault(point.params, {})[source] = None
-    total = sum(point.lead is not None for point in points)
-    sentences = []
-    for (name, apart, why), sets in groups.items():
-        names = [figures.params_label(params) for params in sets]
-        who = "" if len(sets) == total else f" for {_listed(names)}"
-        sources = list(dict.fromkeys(source for found in sets.values() for source in found))
-        start = f"{name[0].upper()}{name[1:]}"
-        sentences.append(f"{start} in {_source_names(sources)}: {apart}{who}; {why}.")
-    idle: dict[tuple[str, float], list[str]] = {}
-    for point in points:
-        for source, kind, count in traffic.idle_accesses(point):
-            label = f"{figures.params_label(point.params)} in {_source_names([source])}".strip()
-            idle.setdefault((kind, count), []).append(label)
-    for (kind, count), where in idle.items():
+_VERDICT_TONES: dict[compare_counters.Verdict, str] = {
+    "equal": "good",
+    "near": "good",
+    "within bound": "good",
+    "explained": "warn",
+    "unexplained": "bad",
+    "beyond bound": "bad",
+    "not measured": "",
+}
+_BOUNDS = {"at most": "\u2264\u202f", "at least": "\u2265\u202f", "": ""}
+
+
+def _comparison_grid(points: Sequence[traffic.Point], title: str, at: str) -> Grid | None:
+    """Every quantity of every point by every source, in the order of the quantities."""
+    found = [row for point in points for row in compare_counters.compare(point)]
+    if not found:
+        return None
+    several = len(points) > 1
+    rows = []
+    for row in found:
+        cells = [_set_cell(row.point)] if several else []
+        cells.append(Cell(row.quantity.name, note=row.quantity.metric))
+        cells += [_source_cell(row, kind) for kind in traffic.ORDER]
+        apart = row.relative_difference
+        cells.append(Cell("\u2013" if apart is None else _signed_percent(1 + apart), apart, True))
+        tone = _VERDICT_TONES[row.verdict]
+        rows.append([*cells, Cell(row.verdict, note=row.reason or "", tone=tone)])
+    heads = ["Counter", *(_comparison_head(kind, points) for kind in traffic.ORDER)]
+    caption = (
+        f"{title}: theory, emulator, machine code and hardware {at},"
+        f" {_sets(points, 3) if points[0].params != '{}' else 'its only set'}. Relative difference:"
+        " the largest between two of them, to the one further left."
+    )
+    numeric = [False, *(True for _ in traffic.ORDER), True, False]
+    left_out = len(rows) - _ROWS_SIDE_BY_SIDE
+    if left_out > 0:
+        rows.sort(key=lambda cells: _TONE_ORDER[cells[-1].tone])
+        caption += f" {_count(left_out, 'row')} of those that agree left out."
+    return Grid(
+        [*(["Parameters"] if several else []), *heads, "Relative difference", "Verdict"],
+        rows[:_ROWS_SIDE_BY_SIDE],
+        caption,
+        [*([False] if several else []), *numeric],
+        dense=True,
+    )
+
+
+_TONE_ORDER = {"bad": 0, "warn": 1, "good": 2, "": 3}
+
+
+def _comparison_head(kind: str, points: Sequence[traffic.Point]) -> str:
+    chosen = [compare_counters.sources(point).get(kind) for point in points]
+    names = sorted({source.architecture for source in chosen if source and source.architecture})
+    return f"{_KINDS[kind]} ({', '.join(names)})" if names else _KINDS[kind]
+
+
+def _source_cell(row: compare_counters.Row, kind: str) -> Cell:
+    """A number; an en dash where the kind of source knows no such thing; or why there is none."""
+    value = row.values.get(kind)
+    if value is None:
+        why = row.missing.get(kind, "")
+        if why == compare_counters.NOT_MEASURED:
+            return Cell(why, None, True)
+        return Cell("\u2013", None, True, why)
+    whole = row.quantity.unit not in ("sector/request", "byte/sector", "flop/byte", "1")
+    text = f"{value:,.0f}" if whole else number(value, 4)
+    return Cell((_BOUNDS[row.quantity.bound] if kind == "theory" else "") + text, value, True)
+
+
+def _comparison_notes(results: Results, point: traffic.Point) -> list[str]:
+    params = {name: int(value) for name, value in _json(point.params).items()}
+    return compare_counters.notes(point, results.kernels.get(point.kernel), params)
+
+
+def agreement_sentences(results: Results) -> list[str]:
+    """In how many counts machine code and hardware agree as integers, and each exception."""
+    found = compare_counters.agreement(results.counted)
+    if not found.compared:
+        return []
+    sentences = [
+        f"Machine code and hardware counters agree as integers in {found.equal} of"
+        f" {_count(found.compared, 'count')} that both have, over all rungs, parameter sets and"
+        " sizes."
+    ]
+    groups: dict[tuple[str, str, str], list[compare_counters.Row]] = {}
+    for row in found.exceptions:
+        key = (row.point.kernel, row.quantity.name, row.reason or "no known reason")
+        groups.setdefault(key, []).append(row)
+    for (kernel, name, why), rows in groups.items():
         sentences.append(
-            f"Shared {kind} that were issued but never executed: {integer(count)}"
-            f" ({_listed(where)}); ptxas adds accesses whose predicate is never true, which only"
-            " smsp__inst_executed_op_shared counts."
+            f"{results.title(kernel)}, {name}: different in {_count(len(rows), 'point')},"
+            f" {integer(rows[0].values['compiled'])} in machine code and"
+            f" {integer(rows[0].values['hardware'])} on the GPU in the first; {why}."
         )
     return sentences
-
-
-def _known(difference: traffic.Difference | None) -> str:
-    if difference is None:
-        return ""
-    return "known reason, above" if difference.reason else "no known reason"
-
-
-def _sources_grid(points: Sequence[traffic.Point], title: str, at: str) -> Grid | None:
-    """Every counter of every parameter set with a column a source; differing ones first."""
-    sources = sorted({s for point in points for s in point.values}, key=lambda item: item.rank)
-    if len(sources) < 2:
-        return None
-    quantities = [*traffic.GLOBAL_MEMORY, *traffic.SHARED_MEMORY]
-    same: list[list[Cell]] = []
-    apart: list[list[Cell]] = []
-    for point in points:
-        if point.lead is None:
-            continue
-        found = [
-            item for items in traffic.compare(point, quantities).values() for item in items or ()
-        ]
-        found.sort(key=lambda item: abs((item.ratio or 0.0) - 1))
-        differing = {item.quantity.name: item for item in found}  # the one furthest apart
-        for quantity in quantities:
-            values = [quantity.of(point.values.get(source, {})) for source in sources]
-            known = [value for value in values if value is not None]
-            if len(known) < 2 or not any(known) or not quantity.metric:
-                continue
-            worst = differing.get(quantity.name)
-            text = "equal"
-            if worst is not None:
-                text = "differs" if worst.ratio is None else _signed_percent(worst.ratio)
-            row = [
-                _set_cell(point),
-                Cell(quantity.name, note=quantity.metric),
-                *(Cell("\u2013" if v is None else f"{v:,.0f}", _sortable(v), True) for v in values),
-                Cell(text, tone="warn" if worst else "good", note=_known(worst)),
-            ]
-            (apart if worst else same).append(row)
-    rows = [*apart, *same]
-    if not rows:
-        return None
-    left_out = len(rows) - _ROWS_SIDE_BY_SIDE
-    more = f" {_count(left_out, 'row')} of equal counts left out." if left_out > 0 else ""
-    heads = [
-        "Parameters",
-        "Counter",
-        *(f"{_KINDS.get(s.kind, s.kind)} {s.architecture}".strip() for s in sources),
-        "Verdict",
-    ]
-    caption = (
-        f"{title}: every source side by side {at}; relative differences are to the emulator.{more}"
-    )
-    numeric = [False, False, *(True for _ in sources), False]
-    return Grid(heads, rows[:_ROWS_SIDE_BY_SIDE], caption, numeric, dense=True)
 
 
 # --- figures ------------------------------------------------------------------------------------

@@ -1,9 +1,10 @@
-"""The `counters` table as points: what each source counted, whether they agree, and why not.
+"""The `counters` table as points: what each source counted, and what that says of a rung.
 
-Everything here is a pure function over rows or points; the report words the results and the figure
-draws them. A source is theory (the manifests' closed forms), the emulator (the kernel's source,
-run on a CPU), the compiled machine code of one architecture, or a GPU's hardware counters. A new
-source needs no code here: it is one more key of `Point.values`.
+Everything here is a pure function over rows or points; the report words the results, the figure
+draws them, and `compare_counters` says whether sources agree. A source is theory (the manifests'
+closed forms), the emulator (the kernel's source, run on a CPU), the compiled machine code of one
+architecture, or a GPU's hardware counters. A new source needs no code here: it is one more key of
+`Point.values`.
 """
 
 from __future__ import annotations
@@ -13,15 +14,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from .emulator.compiled import PREDICATED_SHARED_LOADS, PREDICATED_SHARED_STORES
+from . import theory
 from .emulator.point import LARGEST_FULL_RUN
 from .emulator.result import (
     ASYNC_COPIES,
     CLUSTER_LOAD_BYTES,
     GLOBAL_LOAD_REQUESTS,
     GLOBAL_LOAD_SECTORS,
-    GLOBAL_STORE_REQUESTS,
-    GLOBAL_STORE_SECTORS,
     REQUESTED_LOAD_BYTES,
     REQUESTED_STORE_BYTES,
     SHARED_LOAD_CONFLICTS,
@@ -37,7 +36,7 @@ from .emulator.sampling import sampling_fault
 from .manifest import Kernel
 from .status import RANKED, Status
 
-SECTOR_BYTES = 32
+SECTOR_BYTES = theory.SECTOR_BYTES
 ORDER = ("theory", "emulator", "compiled", "hardware")
 """The sources in the order of a table's columns."""
 COUNTED = ("emulator", "compiled", "hardware")
@@ -77,7 +76,9 @@ class Point:
     values: Mapping[Source, Counts]
     """By source and metric; only what is known."""
     missing: Mapping[Source, str] = field(default_factory=dict)
-    """Sources that gave nothing, and why."""
+    """Sources that gave nothing, or not all, and why; theory says so of each of its forms."""
+    absent: Mapping[Source, Mapping[str, str]] = field(default_factory=dict)
+    """By source: metrics that have no value, and why."""
     status: str | None = None
     """What the emulator made of the point; None if it was never asked."""
     detail: str | None = None
@@ -108,6 +109,7 @@ def gather(rows: Iterable[Mapping[str, Any]]) -> list[Point]:
     """Rows of the `counters` table as points, in the order in which they first appear."""
     values: dict[Key, dict[Source, dict[str, float]]] = {}
     missing: dict[Key, dict[Source, str]] = {}
+    absent: dict[Key, dict[Source, dict[str, str]]] = {}
     states: dict[Key, tuple[str, str | None]] = {}
     for row in rows:
         key = (row["kernel"], row["params"], row["m"], row["n"], row["k"])
@@ -116,13 +118,17 @@ def gather(rows: Iterable[Mapping[str, Any]]) -> list[Point]:
         if row["value"] is not None:
             known.setdefault(source, {})[row["metric"]] = row["value"]
         elif status not in RANKED:
-            missing.setdefault(key, {})[source] = row["detail"] or str(status)
+            why = row["detail"] or str(status)
+            absent.setdefault(key, {}).setdefault(source, {})[row["metric"]] = why
+            if source != THEORY:
+                missing.setdefault(key, {})[source] = why
         if source == EMULATOR and (key not in states or status not in RANKED):
             states[key] = (status, row["detail"])
     points = []
     for key, known in values.items():
         status, detail = states.get(key, (None, None))
-        points.append(Point(*key, known, missing.get(key, {}), status, detail))
+        why = missing.get(key, {}), absent.get(key, {})
+        points.append(Point(*key, known, *why, status, detail))
     return points
 
 
@@ -212,12 +218,12 @@ class Quantity:
     form: Literal["count", "ratio", "bytes", "useful", "times"] = "count"
     metric: str = ""
     """The metric that it shows as it is; empty for a ratio."""
-    shown: Literal["known", "counted", "apart"] = "known"
-    """When a table has the column: some source knows it, counted at least one, or disagrees."""
+    shown: Literal["known", "counted"] = "known"
+    """When a table has the column: some source knows it, or counted at least one."""
 
 
 def _count(
-    heading: str, metric: str, name: str, shown: Literal["known", "counted", "apart"] = "known"
+    heading: str, metric: str, name: str, shown: Literal["known", "counted"] = "known"
 ) -> Quantity:
     return Quantity(heading, name, _metric(metric), metric=metric, shown=shown)
 
@@ -252,8 +258,6 @@ GLOBAL_MEMORY: tuple[Quantity, ...] = (
     _count("Sectors copied by TMA", TMA_LOAD_SECTORS, "sectors copied by TMA", "counted"),
     Quantity("A fetched", "fetches of an element of A", _metric("redundancy_a"), "times"),
     Quantity("B fetched", "fetches of an element of B", _metric("redundancy_b"), "times"),
-    _count("Store requests", GLOBAL_STORE_REQUESTS, "global store requests", "apart"),
-    _count("Store sectors", GLOBAL_STORE_SECTORS, "global store sectors", "apart"),
 )
 SHARED_MEMORY: tuple[Quantity, ...] = (
     _count("Load requests", SHARED_LOADS, "shared loads", "counted"),
@@ -288,118 +292,9 @@ def columns(quantities: Sequence[Quantity], points: Sequence[Point]) -> list[Qua
             for source, counts in point.values.items()
             if source.kind in COUNTED and (value := quantity.of(counts)) is not None
         ]
-        apart = any(found for point in points for found in compare(point, [quantity]).values())
-        if {"known": bool(seen), "counted": any(seen), "apart": apart}[quantity.shown]:
+        if any(seen) if quantity.shown == "counted" else seen:
             kept.append(quantity)
     return kept
-
-
-# --- sources side by side -----------------------------------------------------------------------
-
-
-class Verdict(NamedTuple):
-    """One source against the lead source: equal, or apart by a ratio."""
-
-    equal: bool
-    ratio: float | None
-    """Other over reference; None where the reference is zero."""
-
-
-def verdict(reference: float, other: float) -> Verdict:
-    """Counts are integers, and equal or not; ratios may differ by rounding."""
-    equal = math.isclose(reference, other, rel_tol=1e-9, abs_tol=0.0)
-    return Verdict(equal, other / reference if reference else None)
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A quantity that a source counts otherwise than the lead source of the point."""
-
-    quantity: Quantity
-    source: Source
-    reference: float
-    value: float
-    reason: str | None
-
-    @property
-    def ratio(self) -> float | None:
-        return verdict(self.reference, self.value).ratio
-
-
-def compare(point: Point, quantities: Sequence[Quantity]) -> dict[Source, list[Difference] | None]:
-    """For every source but the lead: where it differs; None if it knows none of the quantities."""
-    lead = point.lead
-    result: dict[Source, list[Difference] | None] = {}
-    for source in sorted(point.values, key=lambda item: item.rank):
-        if source == lead or lead is None:
-            continue
-        counts, shared, found = point.values[source], 0, []
-        for quantity in quantities:
-            ours, theirs = quantity.of(point.counts), quantity.of(counts)
-            if ours is None or theirs is None:
-                continue
-            shared += 1
-            if not verdict(ours, theirs).equal:
-                why = reason(quantity.metric, source, point.counts, counts)
-                found.append(Difference(quantity, source, ours, theirs, why))
-        result[source] = found if shared else None
-    return result
-
-
-_MERGED = "nvcc merges the scalar loads of the unrolled k loop into 128-bit ones"
-_SPLIT = (
-    "for sm_80 to sm_90 nvcc splits a float4 store through an int index into four; sm_120 keeps it"
-)
-_MANY_BLOCKS = (
-    "in grids of more than a thousand small blocks the l1tex__data counters gain wavefronts and"
-    " conflicts that belong to no instruction; the smsp__sass counters do not"
-)
-
-
-def reason(metric: str, source: Source, reference: Counts, other: Counts) -> str | None:
-    """The known reason why `other` differs from `reference` in `metric`; None if none applies.
-
-    The reasons are those of docs/emulator.md.
-    """
-
-    def moved(name: str) -> float:
-        return other.get(name, 0.0) - reference.get(name, 0.0)
-
-    merged = moved(SHARED_LOADS) < 0
-    if merged and metric == SHARED_LOADS:
-        return _MERGED
-    if merged and metric == SHARED_LOAD_WAVEFRONTS:
-        return "follows from the merged loads: a wider request takes its wavefronts at once"
-    if merged and metric == SHARED_LOAD_CONFLICTS and moved(metric) < 0:
-        return "the scalar loads would conflict; the merged ones do not"
-    requests = reference.get(GLOBAL_STORE_REQUESTS, 0.0)
-    split = requests and other.get(GLOBAL_STORE_REQUESTS) == 4 * requests
-    if split and source.architecture.startswith(("sm_8", "sm_9")):
-        if metric == GLOBAL_STORE_REQUESTS:
-            return _SPLIT
-        if metric == GLOBAL_STORE_SECTORS:
-            return "follows from the split stores: each part touches its sectors again"
-    if source.kind == "hardware" and metric.startswith("l1tex__data_") and moved(metric) > 0:
-        return _MANY_BLOCKS
-    return None
-
-
-def idle_accesses(point: Point) -> list[tuple[Source, str, float]]:
-    """Shared accesses that were issued but never executed: source, `loads` or `stores`, number.
-
-    ptxas adds accesses whose predicate is never true; `smsp__inst_executed_op_shared_*` counts
-    them, `smsp__sass_inst_executed_op_shared_*` does not.
-    """
-    pairs = (
-        ("loads", PREDICATED_SHARED_LOADS, SHARED_LOADS),
-        ("stores", PREDICATED_SHARED_STORES, SHARED_STORES),
-    )
-    return [
-        (source, kind, counts[issued] - counts[executed])
-        for source, counts in sorted(point.values.items(), key=lambda item: item[0].rank)
-        for kind, issued, executed in pairs
-        if issued in counts and executed in counts and counts[issued] > counts[executed]
-    ]
 
 
 # --- the lesson ---------------------------------------------------------------------------------

@@ -30,7 +30,10 @@ rule render_report:
     input:
         tables=expand("results/{{device}}/{table}.parquet", table=[*TABLES, "counters"]),
         figures="results/{device}/figures",
-        code=[*drawing_code(), WORKFLOW / "ladder" / "report.py"],
+        code=[
+            *drawing_code(),
+            *[WORKFLOW / "ladder" / f"{name}.py" for name in ("compare_counters", "report", "theory")],
+        ],
         template=WORKFLOW / "report" / "report.html.j2",
     output:
         html="results/{device}/report.html",

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from ladder import ncu
+from ladder import compare_counters, ncu, schema, traffic
+from ladder.compile import compile_build
 from ladder.device import detect
+from ladder.emulator import sass
 from ladder.emulator.compiled import FFMA
-from ladder.emulator.point import emulate_point
+from ladder.emulator.point import counter_rows, emulate_point
 from ladder.emulator.result import (
     GLOBAL_LOAD_REQUESTS,
     GLOBAL_LOAD_SECTORS,
@@ -25,9 +27,9 @@ from ladder.hardware import (
     L2_HIT_RATE,
     OCCUPANCY,
 )
-from ladder.manifest import load
+from ladder.manifest import expand, load, load_all
 from launch_kinds import KERNELS
-from project import QUICK, Project
+from project import QUICK, ROOT, Project
 from test_gpu import needs_clusters, run
 
 pytestmark = [
@@ -136,3 +138,41 @@ def test_counters_stand_beside_theory_in_the_table(make_project: MakeProject) ->
     assert {row["source"] for row in rows} == {"theory", "hardware"}
     architectures = {row["architecture"] for row in rows if row["source"] == "hardware"}
     assert architectures == {detect()[0].architecture(["sm_90a", "sm_120"])}
+
+
+@needs_clusters
+def test_theory_emulator_machine_code_and_hardware_agree_on_every_rung(
+    make_project: MakeProject,
+) -> None:
+    """Of the first set of each: counts are equal as integers, or differ for a known reason."""
+    size = (256, 256, 256)
+    rungs = {
+        name: (kernel, next(expand(kernel.manifest.sweep)))
+        for name, kernel in load_all(ROOT / "kernels").items()
+        if kernel.needs_build and kernel.manifest.emulator
+    }
+    sweeps = {name: {"sweep": [params]} for name, (_, params) in rungs.items()}
+    project = make_project(settings([list(size)], sweeps))
+    profile(project)
+    out = "results/gpu"
+    project.ladder("counters", "--out", f"{out}/counters.parquet", f"{out}/hardware.parquet")
+    rows = project.table("counters", out)
+    architecture = detect()[0].architecture(["sm_90a", "sm_120"])
+    for kernel, params in rungs.values():
+        _, cubin = compile_build(kernel, params, architecture)
+        programs = {architecture: sass.load(cubin)}
+        rows += schema.table(
+            schema.COUNTERS, counter_rows(emulate_point(kernel, params, *size, programs=programs))
+        ).to_pylist()
+    points = traffic.gather(rows)
+    assert len(points) == len(rungs)
+    bad = []
+    for point in points:
+        for row in compare_counters.compare(point):
+            print(row.record())
+            if row.verdict in ("unexplained", "beyond bound"):
+                bad.append((point.kernel, row.quantity.name, dict(row.values)))
+    found = compare_counters.agreement(points)
+    print(f"{found.equal} of {found.compared} counts of machine code and hardware are equal")
+    assert found.compared >= 10 * 8, "ten rungs' machine code can be counted"
+    assert bad == []

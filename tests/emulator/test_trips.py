@@ -8,7 +8,13 @@ import pytest
 from emulator.support import gemm
 from emulator.test_compiled import needs_machine_code, program
 from ladder.emulator import EmulatorError, compiled, sass
-from ladder.emulator.compiled import CompiledCounts, Unknown, count_gemm, count_program
+from ladder.emulator.compiled import (
+    INSTRUCTIONS,
+    CompiledCounts,
+    Unknown,
+    count_gemm,
+    count_program,
+)
 from ladder.emulator.trips import GuessError, Trips, guess
 
 # A pointer (at 0x210), then N (at 0x218). R2:R3 is the address, R4 the trip, R5 the thread.
@@ -116,6 +122,13 @@ def both(body: str, trips: int, threads: int = 40) -> list[CompiledCounts]:
 def test_many_trips_at_once_count_as_step_by_step(body: str, trips: int) -> None:
     at_once, by_step = both(body, min(trips, 61) if "R7, R4" in body else trips)
     assert at_once == by_step  # counters, lines and the number of instructions
+
+
+def test_every_instruction_counts_for_every_warp() -> None:
+    """Three blocks of 40 threads have six warps, and none leaves the others in this loop."""
+    counted = both(BODIES["stride 32"], 12)[0]
+    assert counted.counters[INSTRUCTIONS] == 6 * counted.instructions
+    assert counted.instructions > 12
 
 
 def test_a_loop_is_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,11 @@
 //              part of k each for one tile, and within a block SLICES groups of warps take a part of
 //              every tile's depth. At the end each block adds a share of the partial sums of
 //              all, read from the others' shared memory, always in the same order: the bits repeat.
+//              A stays as it is in shared memory, a row of k after the other, and a thread reads
+//              quads along k: so A is copied by 16 bytes too, a quarter of rung 10's copies.
 // Before       All rungs so far give a tile of C to one block: at N = 512 and 128 x 128 that is 16
-//              blocks on 132 multiprocessors. Smaller tiles feed more of them but reuse less.
+//              blocks on 132 multiprocessors. Smaller tiles feed more of them but reuse less, and
+//              copies and their addresses take a seventh of the issue slots.
 // Expectation  Time falls as blocks fill the multiprocessors, until the sum of the parts costs as
 //              much as it saves: SPLITS * BM * BN floats cross between multiprocessors per tile.
 //              Atomics or a pass over global memory would cost more, and atomics also the order.
@@ -31,23 +34,27 @@ constexpr int WARP_M = LANES_M * TM, WARP_N = LANES_N * TN;  // outputs of a war
 constexpr int WARPS_N = BN / WARP_N;
 constexpr int WARPS = BM / WARP_M * WARPS_N;  // of one slice
 constexpr int SLICE_THREADS = 32 * WARPS, THREADS = SLICE_THREADS * SLICES;
-constexpr int A_PITCH = BM + 4;  // lanes store 8 depths of 4 rows: 32 banks
-constexpr int COPY_ROWS = THREADS / 8;  // of A in one pass of the block's copies
-constexpr int A_FLOATS = BK * A_PITCH, B_FLOATS = BK * BN;
-static_assert(BM % COPY_ROWS == 0 && BK * BN % (4 * THREADS) == 0, "whole passes of copies");
+constexpr int A_PITCH = BK + 4;  // rows of A start in different banks
+constexpr int A_FLOATS = BM * A_PITCH, B_FLOATS = BK * BN;
+constexpr int A_QUADS = BK / 4, B_QUADS = BN / 4;  // of a row
+constexpr int A_ROWS = THREADS / A_QUADS, B_ROWS = THREADS / B_QUADS;  // in one pass of the copies
+static_assert(THREADS % A_QUADS == 0 && BM % A_ROWS == 0, "whole passes of copies of A");
+static_assert(THREADS % B_QUADS == 0 && BK % B_ROWS == 0, "whole passes of copies of B");
+constexpr int DEPTH = BK / SLICES;  // of a slice
 constexpr int QUADS = TM * TN / 4;  // of C per thread
 constexpr int SHARE = BM * BN / 4 / SPLITS;  // quads of C that each block adds and stores
-static_assert(BK % SLICES == 0 && BM * BN % (4 * SPLITS) == 0, "equal slices and shares");
+static_assert(DEPTH % 4 == 0 && BM * BN % (4 * SPLITS) == 0, "slices of quads, and equal shares");
 
-// STAGES tiles of A, transposed, then as many of B; at the end SLICES partial tiles of C.
+// STAGES tiles of A, then as many of B; at the end SLICES partial tiles of C.
 extern __shared__ __align__(16) float tiles[];
 
-// Where a thread of a slice stands in the tile of C: the first of its rows and columns.
+// Where a thread of a slice stands in the tile of C: its first row and column. Its rows are LANES_M
+// apart, so that lanes read rows of A that follow each other and lie in different banks.
 struct Place {
     int row, col;
     __device__ explicit Place(int thread) {
         const int lane = thread % 32, warp = thread / 32;
-        row = warp / WARPS_N * WARP_M + lane / 2 % LANES_M * 4;
+        row = warp / WARPS_N * WARP_M + lane / 2 % LANES_M;
         col = warp % WARPS_N * WARP_N + (lane % 2 + lane / (2 * LANES_M) * 2) * 4;
     }
 };
@@ -68,31 +75,32 @@ gemm(const float* A, const float* B, float* C, int M, int N, int K) {
     const int first = min(static_cast<int>(cluster_rank()) * part, depth);
     const int last = min(first + part, depth);
 
-    const int copy_k = threadIdx.x % 8, copy_row = threadIdx.x / 8;
-    const bool whole_block = block_row + BM <= M && block_col + BN <= N && N % 4 == 0;
+    // A thread copies the same quad of every A_ROWS-th row of A and of every B_ROWS-th row of B; its
+    // first ones move on by a tile at a time.
+    const int a_row = threadIdx.x / A_QUADS, a_k = threadIdx.x % A_QUADS * 4;
+    const int b_k = threadIdx.x / B_QUADS, b_col = threadIdx.x % B_QUADS * 4;
+    const size_t a_stride = static_cast<size_t>(A_ROWS) * K, b_stride = static_cast<size_t>(B_ROWS) * N;
+    const float* a_from = A + static_cast<size_t>(block_row + a_row) * K + first * BK + a_k;
+    const float* b_from = B + static_cast<size_t>(first * BK + b_k) * N + block_col + b_col;
+    const bool whole_block = block_row + BM <= M && block_col + BN <= N && N % 4 == 0 && K % 4 == 0;
     auto copy = [&](int stage, int k0) {
         float* const a_tile = a_tiles + stage * A_FLOATS;
         float* const b_tile = b_tiles + stage * B_FLOATS;
         if (whole_block && k0 + BK <= K) {
-            float* const to = a_tile + copy_k * A_PITCH + copy_row;
-            const float* const from = A + static_cast<size_t>(block_row + copy_row) * K + k0 + copy_k;
 #pragma unroll
-            for (int row = 0; row < BM; row += COPY_ROWS) {
-#pragma unroll
-                for (int k = 0; k < BK; k += 8) {
-                    cp_async<4>(to + k * A_PITCH + row, from + static_cast<size_t>(row) * K + k);
-                }
+            for (int p = 0; p < BM / A_ROWS; ++p) {
+                cp_async<16>(a_tile + (p * A_ROWS + a_row) * A_PITCH + a_k, a_from + p * a_stride);
             }
 #pragma unroll
-            for (int p = 0; p < BK * BN / 4; p += THREADS) {
-                const int i = p + threadIdx.x;
-                const int k = i / (BN / 4), col = i % (BN / 4) * 4;
-                cp_async<16>(b_tile + 4 * i, B + static_cast<size_t>(k0 + k) * N + block_col + col);
+            for (int p = 0; p < BK / B_ROWS; ++p) {
+                cp_async<16>(b_tile + (p * B_ROWS + b_k) * BN + b_col, b_from + p * b_stride);
             }
-        } else {  // at an edge, or rows of B that are not aligned: float by float
+            a_from += BK;
+            b_from += static_cast<size_t>(BK) * N;
+        } else {  // at an edge, or rows that are not aligned: float by float
             for (int i = threadIdx.x; i < BM * BK; i += THREADS) {
                 const int row = block_row + i / BK, k = k0 + i % BK;
-                float* const to = a_tile + i % BK * A_PITCH + i / BK;
+                float* const to = a_tile + i / BK * A_PITCH + i % BK;
                 if (row < M && k < K) {
                     cp_async<4>(to, A + static_cast<size_t>(row) * K + k);
                 } else {
@@ -118,31 +126,38 @@ gemm(const float* A, const float* B, float* C, int M, int N, int K) {
 
     float acc[TM][TN] = {};
     int reading = 0, writing = STAGES - 1;
+    const float* const a_own = a_tiles + own.row * A_PITCH + slice * DEPTH;
+    const float* const b_own = b_tiles + slice * DEPTH * BN + own.col;
+#pragma unroll 1
     for (int tile = first; tile < last; ++tile) {
         cp_async_wait<STAGES - 2>();
         __syncthreads();  // the tile is complete for all, and nobody reads the stage to be written
         if (tile + STAGES - 1 < last) copy(writing, (tile + STAGES - 1) * BK);
         cp_async_commit();
 
-        const float* const a_tile = a_tiles + reading * A_FLOATS + slice * (BK / SLICES) * A_PITCH;
-        const float* const b_tile = b_tiles + reading * B_FLOATS + slice * (BK / SLICES) * BN;
+        const float* const a_tile = a_own + reading * A_FLOATS;
+        const float* const b_tile = b_own + reading * B_FLOATS;
 #pragma unroll
-        for (int k = 0; k < BK / SLICES; ++k) {
-            float a[TM], b[TN];
-#pragma unroll
-            for (int i = 0; i < TM; i += 4) {
-                const float* const from = a_tile + k * A_PITCH + own.row + i * LANES_M;
-                unpack(&a[i], *reinterpret_cast<const float4*>(from));
-            }
-#pragma unroll
-            for (int j = 0; j < TN; j += 4) {
-                const float* const from = b_tile + k * BN + own.col + j * LANES_N;
-                unpack(&b[j], *reinterpret_cast<const float4*>(from));
-            }
+        for (int quad = 0; quad < DEPTH; quad += 4) {
+            float a[TM][4];
 #pragma unroll
             for (int i = 0; i < TM; ++i) {
+                const float* const from = a_tile + i * LANES_M * A_PITCH + quad;
+                unpack(a[i], *reinterpret_cast<const float4*>(from));
+            }
 #pragma unroll
-                for (int j = 0; j < TN; ++j) acc[i][j] += a[i] * b[j];
+            for (int k = 0; k < 4; ++k) {
+                float b[TN];
+#pragma unroll
+                for (int j = 0; j < TN; j += 4) {
+                    const float* const from = b_tile + (quad + k) * BN + j * LANES_N;
+                    unpack(&b[j], *reinterpret_cast<const float4*>(from));
+                }
+#pragma unroll
+                for (int i = 0; i < TM; ++i) {
+#pragma unroll
+                    for (int j = 0; j < TN; ++j) acc[i][j] += a[i][k] * b[j];
+                }
             }
         }
         reading = reading + 1 == STAGES ? 0 : reading + 1;
@@ -177,8 +192,7 @@ gemm(const float* A, const float* B, float* C, int M, int N, int K) {
         }
         const int q = e / SLICE_THREADS, i = q / (TN / 4), j = q % (TN / 4) * 4;
         const Place of(e % SLICE_THREADS);
-        store_quad(C, M, N, block_row + of.row + i / 4 * 4 * LANES_M + i % 4,
-                   block_col + of.col + j * LANES_N, sum);
+        store_quad(C, M, N, block_row + of.row + i * LANES_M, block_col + of.col + j * LANES_N, sum);
     }
     cluster_sync();  // no block ends while another still reads its shared memory
 }

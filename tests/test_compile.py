@@ -271,6 +271,14 @@ def test_arithmetic_is_ieee_and_never_fast(tmp_path: Path) -> None:
     assert machine_code(ours) != machine_code(fast)
 
 
+def test_the_report_of_registers_never_comes_from_a_cache() -> None:
+    # A driver keeps what NVRTC has compiled, and what comes from its cache has no report. The GPU's
+    # tests compile twice; here is what makes that right.
+    assert "--no-cache" in options_for({}, "sm_90a", Path("include"))
+    row, _ = compile_build(NAIVE, {"BLOCK_X": 16, "BLOCK_Y": 16}, "sm_90a")
+    assert "cache" not in row["options"], "it changes no code, so it is no part of what was built"
+
+
 def machine_code(cubin: bytes) -> bytes:
     """The instructions of `gemm`, without what a CUBIN says about itself (ELF64 sections)."""
     table, entry, count, names = struct.unpack_from("<40xQ10xHHH", cubin)[:4]

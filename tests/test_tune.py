@@ -31,6 +31,7 @@ from ladder.tune import (
     fault_at_size,
     fault_before_compiling,
     fault_of_build,
+    narrowed,
     propose,
 )
 from ladder.tuned import Winner, keep_winners, read_winners
@@ -104,6 +105,18 @@ def test_the_space_is_every_combination_and_must_be_declared() -> None:
     )  # fmt: skip
     with pytest.raises(UserError, match="8,000,000 sets; at most 2,000,000 can be looked at"):
         candidates(many)
+
+
+def test_a_space_can_be_narrowed_to_values_that_it_lists() -> None:
+    kernel = kernel_of()
+    name, values = next(iter(kernel.manifest.tune.items()))
+    part = narrowed(kernel, [f"{name}={values[0]}"])
+    assert list(candidates(part)) == [
+        params for params in candidates(kernel) if params[name] == values[0]
+    ]
+    for choice, words in [("NONE=1", "write NAME=V,V"), (f"{name}=999", f"tune.{name} lists")]:
+        with pytest.raises(UserError, match=re.escape(f"--values {choice}") + f".*{words}"):
+            narrowed(kernel, [choice])
 
 
 @pytest.mark.parametrize(

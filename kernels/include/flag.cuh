@@ -16,13 +16,13 @@ static __device__ __forceinline__ void flag_raise(unsigned* flag) {
     asm volatile("st.release.gpu.global.u32 [%0], 1;" :: "l"(flag) : "memory");
 }
 
-// Given up after 2^28 clocks, as mbarrier_wait is: a lost flag ends as a wrong result, not as a hang.
+// Given up after 2^31 clocks, as mbarrier_wait is: a lost flag ends as a wrong result, not as a hang.
 static __device__ __forceinline__ void flag_await(unsigned* flag) {
     const long long start = clock64();
     unsigned raised;
     do {
         asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(raised) : "l"(flag) : "memory");
-    } while (raised == 0 && clock64() - start < (1ll << 28));
+    } while (raised == 0 && clock64() - start < (1ll << 31));
     asm volatile("st.relaxed.gpu.global.u32 [%0], 0;" :: "l"(flag) : "memory");
 }
 

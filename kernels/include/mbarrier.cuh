@@ -49,30 +49,32 @@ static __device__ __forceinline__ void mbarrier_arrive_expect_tx(Mbarrier* barri
                  :: "r"(mbarrier_address(barrier)), "r"(bytes) : "memory");
 }
 
-// One try: sleeps until the phase completes, or for a time that the GPU chooses.
+// One try: sleeps until the phase completes, or for 10 ms at most. The GPU's own limit is so short that
+// a thread which mostly waits, as a producer does, would ask again and again.
 static __device__ __forceinline__ bool mbarrier_try_wait(const Mbarrier* barrier, unsigned parity) {
     unsigned completed;
     asm volatile("{\n\t"
                  ".reg .pred complete;\n\t"
-                 "mbarrier.try_wait.parity.shared::cta.b64 complete, [%1], %2;\n\t"
+                 "mbarrier.try_wait.parity.shared::cta.b64 complete, [%1], %2, %3;\n\t"
                  "selp.u32 %0, 1, 0, complete;\n\t"
                  "}"
-                 : "=r"(completed) : "r"(mbarrier_address(barrier)), "r"(parity) : "memory");
+                 : "=r"(completed)
+                 : "r"(mbarrier_address(barrier)), "r"(parity), "r"(10000000) : "memory");
     return completed != 0;
 }
 
 // Waits until the phase of this parity (0 for the first, then 1, 0, ...) has completed. On a fresh
 // barrier parity 1 counts as completed.
 //
-// The wait is given up after 2^28 clocks, more than a tenth of a second: a lost arrival then ends as a
-// wrong result and not as a GPU that hangs. It must not end in __trap(): with one in the kernel, ptxas
-// ignores setmaxnreg.
+// The wait is given up after 2^31 clocks, about a second and more than any wait takes, even under a tool
+// that slows every access: a lost arrival then ends as a wrong result and not as a GPU that hangs. It
+// must not end in __trap(): with one in the kernel, ptxas ignores setmaxnreg.
 static __device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, unsigned parity) {
     if (mbarrier_try_wait(barrier, parity)) return;
     const long long start = clock64();
     #pragma unroll 1
     while (!mbarrier_try_wait(barrier, parity)) {
-        if (clock64() - start > (1ll << 28)) break;
+        if (clock64() - start > (1ll << 31)) break;
     }
 }
 

@@ -205,7 +205,7 @@ def _cmd_ceilings(arguments: argparse.Namespace) -> int:
 def _cmd_tune(arguments: argparse.Namespace) -> int:
     """Search the space that a kernel's manifest declares for the fastest parameters on this GPU."""
     from .gpus import load as load_gpus
-    from .tune import tune
+    from .tune import narrowed, tune
 
     config, _ = _configuration(arguments)
     sizes = arguments.size or config.tune.sizes
@@ -216,7 +216,7 @@ def _cmd_tune(arguments: argparse.Namespace) -> int:
         raise UserError(f"--budget: at least one set must be tried; found {budget}")
     try:
         tuning, winners = tune(
-            _kernel(arguments),
+            narrowed(_kernel(arguments), arguments.values),
             config,
             sizes=list(dict.fromkeys((m, n, k) for m, n, k in sizes)),
             budget=budget,
@@ -480,6 +480,13 @@ def _parser() -> argparse.ArgumentParser:
         "--budget",
         type=int,
         help="sets to try at a size, at most (default: tune.budget of the configuration)",
+    )
+    tune.add_argument(
+        "--values",
+        action="append",
+        default=[],
+        metavar="NAME=V,V",
+        help="search only these values of a parameter's list; may be repeated",
     )
     tune.add_argument(
         "--workers",

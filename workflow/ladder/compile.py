@@ -83,12 +83,18 @@ def supported_architectures() -> list[str]:
     return [f"sm_{number}" for number in architectures]
 
 
+# Where there is a driver, NVRTC keeps what it compiled in the driver's cache, and takes it from there
+# without the report of registers.
+_WITHOUT_EFFECT_ON_CODE = ["--no-cache"]
+
+
 def options_for(params: Mapping[str, int], architecture: str, include: Path) -> list[str]:
     """NVRTC's options; IEEE arithmetic with FMA contraction, never fast-math."""
     return [
         f"--gpu-architecture={architecture}",
         "--std=c++17",
         "--ptxas-options=-v",
+        *_WITHOUT_EFFECT_ON_CODE,
         f"--include-path={include}",
         *[f"--define-macro={name}={value}" for name, value in sorted(params.items())],
     ]
@@ -210,7 +216,13 @@ def compile_build(
 
     include = kernel.source_path.parent / "include"
     options = options_for(params, architecture, include)
-    row["options"] = json.dumps([o for o in options if not o.startswith("--include-path")])
+    row["options"] = json.dumps(
+        [
+            option
+            for option in options
+            if option not in _WITHOUT_EFFECT_ON_CODE and not option.startswith("--include-path")
+        ]
+    )
     started = time.perf_counter()
     source = kernel.source_path.read_text(encoding="utf-8")
     cubin, log = run_nvrtc(source, kernel.source_path.name, options)

@@ -16,7 +16,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,33 @@ def candidates(kernel: Kernel) -> Iterator[dict[str, int]]:
     names = sorted(space)
     combinations = itertools.product(*(space[name] for name in names))
     return (dict(zip(names, values, strict=True)) for values in combinations)
+
+
+def narrowed(kernel: Kernel, choices: Iterable[str]) -> Kernel:
+    """The kernel with a part of its space.
+
+    Args:
+        choices: ``NAME=V,V``: of this parameter's list only these values, in the list's order.
+
+    Raises:
+        UserError: if a choice is not of this form, or its name or a value is not in the space.
+    """
+    space = dict(kernel.manifest.tune)
+    for choice in choices:
+        name, _, text = choice.partition("=")
+        if name not in space:
+            raise UserError(
+                f"--values {choice}: {kernel.name} searches {', '.join(sorted(space)) or 'nothing'};"
+                " write NAME=V,V"
+            )
+        wanted = text.split(",")
+        listed = [str(value) for value in space[name]]
+        if not set(wanted) <= set(listed):
+            raise UserError(
+                f"--values {choice}: {kernel.manifest_path}: tune.{name} lists {', '.join(listed)}"
+            )
+        space[name] = [value for value in space[name] if str(value) in wanted]
+    return replace(kernel, manifest=kernel.manifest.model_copy(update={"tune": space}))
 
 
 def deciding_parameters(kernel: Kernel) -> list[str]:

@@ -426,6 +426,34 @@ def counted_ladder(kernels: Mapping[str, Kernel]) -> list[Row]:
     return rows
 
 
+def ceilings(run: Row, **changes: Row) -> list[Row]:
+    """Rows of `ceilings` of the run's GPU, invented: near what its SMs and clock allow."""
+    clocks = run["gpu_sm_count"] * run["gpu_max_sm_clock_mhz"] * 1e6
+    per_clock = {"fma": 250.0, "shared_fma": 224.0, "shared": 126.0, "shared_pairs": 252.0,
+                 "l1": 120.0, "l2": 22.0, "dram_read": 15.0, "copy": 14.0}  # fmt: skip
+    core = {"loop_counts": json.dumps({"FFMA": 1024, "LDS.128": 48}), "loop_instructions": 1084}
+    rows = []
+    for name, rate in per_clock.items():
+        compute = "fma" in name
+        row = {
+            "name": name,
+            "title": name,
+            "level": "fp32" if compute else name.split("_")[0],
+            "status": Status.OK,
+            "unit": "TFLOPS" if compute else "GB/s",
+            "value": rate * clocks / (1e12 if compute else 1e9),
+            "per_sm_clock": rate,
+            "gpu_uuid": run["gpu_uuid"],
+            "gpu_name": run["gpu_name"],
+            "gpu_sm_count": run["gpu_sm_count"],
+            "source": run["source"],
+            "measured_at": run["started_at"],
+            **(core if name == "shared_fma" else {}),
+        }
+        rows.append(row | changes.get(name, {}))
+    return rows
+
+
 def full_sweep(
     kernels: Mapping[str, Kernel],
     run: Row,
@@ -474,14 +502,16 @@ def write(
     points: Iterable[Row] = (),
     samples: Iterable[Row] = (),
     counters: Iterable[Row] = (),
+    ceilings: Iterable[Row] = (),
 ) -> Path:
-    """Write the five tables of a result set; returns the folder."""
+    """Write the tables of a result set; returns the folder."""
     for name, rows in (
         ("runs", runs),
         ("builds", builds),
         ("points", points),
         ("samples", samples),
         ("counters", counters),
+        ("ceilings", ceilings),
     ):
         schema.write(folder / f"{name}.parquet", name, schema.table(schema.TABLES[name], rows))
     return folder

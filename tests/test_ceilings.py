@@ -12,7 +12,7 @@ import pytest
 
 from fake_gpu import CLOCK_MHZ, detect
 from ladder import ceilings, schema
-from ladder.ceilings import CEILINGS, CHUNK_BYTES, Ceiling, hardware_limit, launch_of, read_ceilings
+from ladder.ceilings import CEILINGS, CHUNK_BYTES, Ceiling, hardware_limit, launch_of
 from ladder.device import GpuIdentity
 from project import ROOT, Project
 
@@ -144,7 +144,6 @@ def test_a_ceiling_that_fails_costs_no_other(project: Project) -> None:
     assert [name for name, row in rows.items() if row["status"] == "ok"] == [
         name for name in BY_NAME if name not in ("l2", "shared")
     ]
-    assert set(read_ceilings(project.folder / OUT)) == set(BY_NAME) - {"l2", "shared"}
     assert "shared: illegal_address" in project.output  # type: ignore[attr-defined]
 
 

@@ -486,12 +486,3 @@ class _Bench:
             "temperature_max_c": extreme([reading.temperature_c for reading in readings], max),
             "throttle_reasons": json.dumps(throttle_shares(readings)),
         }
-
-
-def read_ceilings(folder: Path) -> dict[str, dict[str, Any]]:
-    """The ceilings of a result folder that count, by name; {} where none were measured."""
-    path = folder / TABLE
-    if not path.exists():
-        return {}
-    rows = schema.read(path, "ceilings").to_pylist()
-    return {row["name"]: row for row in rows if row["status"] == Status.OK}

@@ -58,8 +58,9 @@ def source_files(source: Path) -> list[Path]:
     """The files of a result folder that belong to a published set."""
     tables = [source / f"{name}.parquet" for name in _TABLES]
     figures = sorted(path for path in (source / "figures").rglob("*") if path.is_file())
-    tuned = [path for path in [source / "tuned.yaml"] if path.exists()]
-    return [*tables, source / "report.html", *tuned, *figures]
+    further = [source / name for name in ("ceilings.parquet", "tuned.yaml")]
+    known = [path for path in further if path.exists()]
+    return [*tables, source / "report.html", *known, *figures]
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,7 @@ def replay(
     schema.write(out / "points.parquet", "points", rows)
     samples = source.samples(replayed) if source else schema.table(schema.SAMPLES, [])
     schema.write(out / "samples.parquet", "samples", samples)
+    schema.write(out / "ceilings.parquet", "ceilings", source.ceilings() if source else [])
     counts: dict[str, int] = {}
     for row in rows:
         counts[row["status"]] = counts.get(row["status"], 0) + 1
@@ -119,6 +120,12 @@ class _PublishedSet:
     def runs(self, wanted: set[str]) -> list[dict[str, Any]]:
         rows = schema.read(self._folder / "runs.parquet", "runs").to_pylist()
         return [{**row, "source": REPLAYED} for row in rows if row["run_id"] in wanted]
+
+    def ceilings(self) -> list[dict[str, Any]]:
+        """What the GPU of this set can do at most; [] if that was not measured."""
+        path = self._folder / "ceilings.parquet"
+        rows = schema.read(path, "ceilings").to_pylist() if path.exists() else []
+        return [{**row, "source": REPLAYED} for row in rows]
 
     def samples(self, replayed: Mapping[tuple[Any, ...], str]) -> pa.Table:
         """The samples of replayed points.

@@ -36,7 +36,10 @@ else:
                 )
             ),
         output:
-            multiext("results/{device}/", *[f"{name}.parquet" for name in TABLES]),
+            multiext(
+                "results/{device}/",
+                *[f"{name}.parquet" for name in [*TABLES, "ceilings"]],
+            ),
         log:
             "results/logs/replay/{device}.log",
         message:

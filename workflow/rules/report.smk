@@ -1,12 +1,18 @@
+DRAWN = [*TABLES, "counters", "ceilings"]
+
+
 def drawing_code():
     """Sources of the figures: tables that are drawn otherwise now are drawn again."""
     package = WORKFLOW / "ladder"
-    return [*sorted((package / "figures").glob("*.py")), package / "traffic.py"]
+    return [
+        *sorted((package / "figures").glob("*.py")),
+        *[package / f"{name}.py" for name in ("model", "traffic")],
+    ]
 
 
 rule draw_figures:
     input:
-        tables=expand("results/{{device}}/{table}.parquet", table=[*TABLES, "counters"]),
+        tables=expand("results/{{device}}/{table}.parquet", table=DRAWN),
         gpus="config/gpus.yaml",
         code=drawing_code(),
     output:
@@ -28,11 +34,14 @@ rule draw_figures:
 
 rule render_report:
     input:
-        tables=expand("results/{{device}}/{table}.parquet", table=[*TABLES, "counters"]),
+        tables=expand("results/{{device}}/{table}.parquet", table=DRAWN),
         figures="results/{device}/figures",
         code=[
             *drawing_code(),
-            *[WORKFLOW / "ladder" / f"{name}.py" for name in ("compare_counters", "report", "theory")],
+            *[
+                WORKFLOW / "ladder" / f"{name}.py"
+                for name in ("compare_counters", "report", "theory")
+            ],
         ],
         template=WORKFLOW / "report" / "report.html.j2",
     output:

@@ -37,9 +37,10 @@ from .results import (
     squares,
     times_of,
 )
-from .rooflines import roofline, roofline_table
+from .rooflines import hierarchical_table, projection_table, roofline, roofline_table
 from .rungs import ladder, ladder_table
 from .sizes import shapes_table, tflops_by_size, tflops_by_size_table
+from .steps import LIMIT_NAMES, RESOURCE_NAMES, steps_table
 from .sweeps import swept_kernels
 
 __all__ = [
@@ -47,9 +48,11 @@ __all__ = [
     "DOUBLE_COLUMN_IN",
     "GRID",
     "INK",
+    "LIMIT_NAMES",
     "MARK",
     "MUTED",
     "PAPER",
+    "RESOURCE_NAMES",
     "SINGLE_COLUMN_IN",
     "FigureRecord",
     "Look",
@@ -58,6 +61,7 @@ __all__ = [
     "best",
     "caption",
     "draw_all",
+    "hierarchical_table",
     "ladder",
     "ladder_table",
     "load_results",
@@ -65,6 +69,7 @@ __all__ = [
     "params_label",
     "params_order",
     "plans",
+    "projection_table",
     "rc",
     "read_index",
     "roofline",
@@ -76,6 +81,7 @@ __all__ = [
     "speed_up",
     "spread",
     "squares",
+    "steps_table",
     "swept_kernels",
     "tflops_by_size",
     "tflops_by_size_table",

@@ -18,11 +18,19 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from .. import model
 from ..manifest import Kernel
-from .loads import counted_mark, traffic_figure, traffic_table
+from .loads import COUNTED_BY, counted_mark, traffic_figure, traffic_table
 from .looks import DOUBLE_COLUMN_IN, SINGLE_COLUMN_IN, Look, origin, rc, series_styles
 from .results import Results, load_results, shape_label
-from .rooflines import roofline, roofline_table
+from .rooflines import (
+    hierarchical_roofline,
+    hierarchical_table,
+    projection,
+    projection_table,
+    roofline,
+    roofline_table,
+)
 from .rungs import ladder, ladder_table
 from .sizes import (
     cache_modes,
@@ -32,6 +40,7 @@ from .sizes import (
     tflops_by_size,
     tflops_by_size_table,
 )
+from .steps import steps_figure, steps_table
 from .sweeps import block_shape_heatmap, block_shape_table, swept_kernels
 
 PNG_DPI = 300
@@ -68,6 +77,8 @@ class Plan:
     alt: str
     counted: bool = False
     """Whether it shows counts, which need no GPU, with times at most beside them."""
+    projected: bool = False
+    """Whether it shows bounds for another GPU, and nothing that was measured."""
 
 
 def plans(results: Results) -> Iterator[Plan]:
@@ -142,10 +153,10 @@ def plans(results: Results) -> Iterator[Plan]:
         roofline,
         "Throughput against arithmetic intensity, both logarithmic. Filled markers count the bytes"
         " that the kernel's threads request (closed form of its manifest), hollow ones the"
-        " compulsory bytes, every matrix moved once. A filled marker above the dashed roof means"
-        " that registers, shared memory and caches served most requests. The horizontal roof is"
-        " the FP32 peak at the maximum clock; the dashed one is the datasheet's DRAM bandwidth,"
-        " not a measurement.",
+        " compulsory bytes, every matrix moved once. A filled marker above the DRAM roof means"
+        " that registers, shared memory and caches served most requests. Solid roofs were measured"
+        " on this GPU: a loop of multiply-adds on registers, and a copy in DRAM. Dashed ones are"
+        " no measurement: the FP32 peak at the maximum clock, and the datasheet's DRAM bandwidth.",
         _alt_values(
             table[table["traffic"] == "requested"],
             "Roofline; requested intensity",
@@ -153,6 +164,10 @@ def plans(results: Results) -> Iterator[Plan]:
             "flop/byte",
         ),
     )
+    if results.projected:
+        yield _projected(results, results.projected.name)
+    if results.ceilings:
+        yield from _under_measured_roofs(results)
     table = shapes_table(results)
     yield Plan(
         "shapes",
@@ -179,6 +194,63 @@ def plans(results: Results) -> Iterator[Plan]:
     )
 
 
+def _projected(results: Results, name: str) -> Plan:
+    """The roofline of a GPU that nothing was measured on."""
+    table = projection_table(results)
+    return Plan(
+        "roofline_projected",
+        f"What a datasheet says of the {name}",
+        "theory",
+        table,
+        projection,
+        f"A projection: nothing was measured on a {name}, and no time is claimed for it. The roofs"
+        " are its FP32 peak and DRAM bandwidth by the vendor's datasheet; they meet at its machine"
+        " balance. Markers stand at the intensities of the kernels, which do not depend on the"
+        " GPU, and at what the roofs allow there. The compulsory intensity (hollow) is a bound for"
+        " certain; caches may lift a kernel above that of its requests (filled).",
+        _alt_values(
+            table[table["kind"] == "ridge"],
+            "Projected roofline; ridge",
+            "flop_per_byte",
+            "flop/byte",
+        ),
+        projected=True,
+    )
+
+
+def _under_measured_roofs(results: Results) -> Iterator[Plan]:
+    """The figures that need the ceilings of this GPU."""
+    table = hierarchical_table(results)
+    yield Plan(
+        "roofline_hierarchical",
+        "Roofline at every level of the memory",
+        "theory",
+        table,
+        hierarchical_roofline,
+        "Each kernel's fastest parameter set at the intensity of the traffic that was counted at a"
+        f" level ({_counted_by(table)}): sectors of 32 bytes that global accesses touch (L1),"
+        " wavefronts of 128 bytes (shared memory), bytes between L2 and the SMs, bytes of DRAM."
+        " Solid roofs were measured on this GPU by kernels that do nothing else; dashed ones are of"
+        " the datasheet. A marker on the slope of a panel waits for that level; one under the flat"
+        " roof of every panel for something else.",
+        _alt_levels(table),
+    )
+    table = steps_table(results)
+    yield Plan(
+        "steps",
+        "What limits each rung, by the model",
+        "steps",
+        table,
+        steps_figure,
+        "Markers: the time that each resource alone would take, from the counts of the launch and"
+        " the measured ceilings of this GPU, in percent of the measured time. Bar: the model's"
+        " time, a p-norm of these. In the shaded band it is within"
+        f" {100 * model.TOLERANCE:.0f} % of the measured time; elsewhere the model does not hold."
+        " The rightmost marker is what limits the rung.",
+        _alt_values(table, "Model by rung", "model_error_pct", "% off the measured time"),
+    )
+
+
 def _alt_values(
     table: pd.DataFrame, start: str, column: str = "tflops", unit: str = "TFLOPS"
 ) -> str:
@@ -188,6 +260,19 @@ def _alt_values(
         if row.get("kind") != "ceiling" and pd.notna(row[column])
     ]
     return f"{start}: {'; '.join(values)}." if values else "No data."
+
+
+def _counted_by(table: pd.DataFrame) -> str:
+    kinds = table["counted_by"].dropna().unique()
+    return "; ".join(COUNTED_BY.get(str(kind), "closed forms") for kind in kinds) or "none was"
+
+
+def _alt_levels(table: pd.DataFrame) -> str:
+    parts = [
+        f"{row.series} {row.flop_per_byte:.3g} flop/byte of {row.level}"
+        for row in table[table["level"].notna()].itertuples()
+    ]
+    return f"Rooflines by level: {'; '.join(parts)}." if parts else "No data."
 
 
 def _alt_traffic(table: pd.DataFrame) -> str:
@@ -214,6 +299,8 @@ def caption(plan: Plan, results: Results) -> str:
     if plan.table.empty:
         wanted = "counts in this result set" if plan.counted else "valid time for this figure"
         return f"Nothing could be drawn: no {wanted}. {mark}"
+    if plan.projected:
+        return f"{plan.explanation} Kernels and parameter sets are those of: {mark}"
     if plan.counted:
         words = counted_mark(plan.table.assign(tflops=np.nan), "")
         text = f"{plan.explanation} {words[0].upper()}{words[1:]}."

@@ -19,6 +19,8 @@ from ..status import RANKED
 
 Kind = Literal["rung", "reference", "tf32"]
 ALIGNED_TO = 32
+PROJECTED = "RTX 5080"
+"""The article's GPU: what its datasheet bounds is drawn, and nothing more is said of it."""
 KEY = ["kernel", "params", "m", "n", "k", "cache_mode"]
 
 
@@ -40,6 +42,10 @@ class Results:
     """GPU, driver and cuBLAS of the environments that were left out, and their points."""
     counted: list[traffic.Point] = field(default_factory=list)
     """The `counters` table: what theory, emulator, machine code and hardware counted."""
+    ceilings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Rows of the `ceilings` table that count, by name, of the chosen GPU."""
+    projected: gpus.Datasheet | None = None
+    """The GPU that the rooflines are projected to; None if it is the one that was measured."""
 
     @property
     def ranked(self) -> pd.DataFrame:
@@ -150,6 +156,12 @@ def load_results(tables_dir: Path, kernels: Mapping[str, Kernel], gpus_path: Pat
     )
     good = (samples["phase"] == "sample") & ~samples["superseded"].fillna(False).astype(bool)
     good &= samples["run_id"].isin(own_runs) & (samples["time_per_launch_ns"] > 0)
+    sheets = gpus.load(gpus_path)
+    sheet, projected = (
+        gpus.lookup((run or {}).get("gpu_name"), sheets),
+        gpus.lookup(PROJECTED, sheets),
+    )
+    cards = {environment.gpu_uuid for environment in chosen if environment}
     return Results(
         runs=runs.reset_index(drop=True),
         builds=builds,
@@ -159,9 +171,15 @@ def load_results(tables_dir: Path, kernels: Mapping[str, Kernel], gpus_path: Pat
         samples=samples[good],
         kernels=kernels,
         run=run,
-        sheet=gpus.lookup((run or {}).get("gpu_name"), gpus.load(gpus_path)),
+        sheet=sheet,
         others=[(environment.describe(), count) for environment, count in sorted(left_out.items())],
         counted=traffic.gather(_frame_rows(tables_dir, "counters")),
+        ceilings={
+            row["name"]: row
+            for row in _frame_rows(tables_dir, "ceilings")
+            if row["status"] in RANKED and row["gpu_uuid"] in cards
+        },
+        projected=None if projected == sheet else projected,
     )
 
 

@@ -97,3 +97,12 @@ def profiled_tables():
     """The profiler's table, where a GPU measures."""
     profiling = GPU and SETTINGS.profile.use != "never"
     return ["results/{device}/hardware.parquet"] if profiling else []
+
+
+def drawing_code():
+    """Sources of the figures: tables that are drawn otherwise now are drawn again."""
+    package = WORKFLOW / "ladder"
+    return [
+        *sorted((package / "figures").glob("*.py")),
+        *[package / f"{name}.py" for name in ("model", "traffic")],
+    ]

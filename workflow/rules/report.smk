@@ -1,15 +1,6 @@
 DRAWN = [*TABLES, "counters", "ceilings"]
 
 
-def drawing_code():
-    """Sources of the figures: tables that are drawn otherwise now are drawn again."""
-    package = WORKFLOW / "ladder"
-    return [
-        *sorted((package / "figures").glob("*.py")),
-        *[package / f"{name}.py" for name in ("model", "traffic")],
-    ]
-
-
 rule draw_figures:
     input:
         tables=expand("results/{{device}}/{table}.parquet", table=DRAWN),

@@ -13,7 +13,7 @@ from ladder import compare_counters as cc
 from ladder import schema, traffic
 from ladder import theory as th
 from ladder.emulator import compiled, result
-from ladder.hardware import BYTES_PER_SECTOR, DRAM_READ
+from ladder.hardware import BYTES_PER_SECTOR, DRAM_READ, DRAM_WRITTEN
 from ladder.manifest import expand, load_all
 from ladder.status import Status
 from project import ROOT
@@ -274,6 +274,29 @@ def test_what_an_h200_counted_agrees_with_what_is_stated_of_rungs_1_and_3() -> N
         verdicts += [row.verdict for row in compared]
     assert verdicts.count("equal") > 40
     assert "explained" in verdicts, "nvcc merges the shared loads of rung 3"
+
+
+def test_the_table_is_made_at_the_size_that_most_sources_know() -> None:
+    small, large = (256, 256, 256), (4096, 4096, 4096)
+    rows = [
+        row
+        for size, kinds in ((small, ("emulator", "hardware")), (large, ("hardware",)))
+        for kind in kinds
+        for row in tf.count("01_naive", NAIVE, {LOADS: 4.0}, size, source=kind)
+    ]
+    assert cc.widest_size(traffic.gather(rows)) == small
+    rows += tf.count("01_naive", NAIVE, {LOADS: 4.0}, large, source="compiled")
+    assert cc.widest_size(traffic.gather(rows)) == large, "of equals the largest"
+    assert cc.widest_size([]) is None
+
+
+def test_what_is_written_may_stay_in_l2_and_breaks_no_bound() -> None:
+    n = 2048
+    counted = {DRAM_READ: 8.0 * n * n, DRAM_WRITTEN: 0.0}
+    bound = {th.DRAM_READ_BOUND: 8.0 * n * n}
+    rows = cc.compare(point_of(theory=bound, hardware=counted))
+    assert {row.verdict for row in rows if row.quantity.bound} == {"within bound"}
+    assert len(rows) == 2
 
 
 def test_machine_code_and_hardware_are_counted_as_agreeing_or_listed() -> None:

@@ -84,7 +84,7 @@ def test_what_follows_from_the_size_alone_holds_for_kernels_without_forms(
     known = values(KERNELS["cublas_fp32"], {}, m, n, k)
     assert known[th.COMPULSORY_BYTES] == 4 * (m * k + k * n + m * n)
     assert known[th.DRAM_READ_BOUND] == known[th.COMPULSORY_BYTES] - 4 * m * n
-    assert known[th.DRAM_INTENSITY_BOUND] * known[th.COMPULSORY_BYTES] == pytest.approx(
+    assert known[th.COMPULSORY_INTENSITY] * known[th.COMPULSORY_BYTES] == pytest.approx(
         2 * m * n * k
     )
     assert len(known) == 3

@@ -155,6 +155,11 @@ def _dram_intensity(counts: Counts, point: Point) -> float | None:
     return 2.0 * math.prod(point.size) / moved if moved else None
 
 
+def _most_dram_intensity(counts: Counts, point: Point) -> float | None:
+    read = counts.get(th.DRAM_READ_BOUND)  # what is written may stay in L2
+    return 2.0 * math.prod(point.size) / read if read else None
+
+
 _SOURCE = ("theory", "emulator")
 _RATIOS_OF_ALL = {kind: _ratio(th.SECTORS_PER_REQUEST) for kind in ORDER}
 
@@ -259,9 +264,9 @@ QUANTITIES: tuple[Compared, ...] = (
     ),
     Compared(
         "arithmetic intensity, DRAM",
-        th.DRAM_INTENSITY_BOUND,
+        "",
         "flop/byte",
-        {"theory": _plain(th.DRAM_INTENSITY_BOUND), "hardware": _dram_intensity},
+        {"theory": _most_dram_intensity, "hardware": _dram_intensity},
         bound="at most",
     ),
 )
@@ -319,6 +324,16 @@ def sources(point: Point) -> dict[str, Source]:
 def _oldest_first(source: Source) -> tuple[int, int, str]:
     number = re.search(r"\d+", source.architecture)
     return source.rank[0], int(number[0]) if number else 0, source.architecture
+
+
+def widest_size(points: Iterable[Point]) -> tuple[int, int, int] | None:
+    """The size at which most kinds of source know some point; of several the largest."""
+    known: dict[tuple[int, int, int], int] = {}
+    for point in points:
+        kinds = {source.kind for source, counts in point.values.items() if counts}
+        if point.lead:
+            known[point.size] = max(known.get(point.size, 0), len(kinds))
+    return max(known, key=lambda size: (known[size], math.prod(size)), default=None)
 
 
 def compare(point: Point, quantities: Sequence[Compared] = QUANTITIES) -> list[Row]:

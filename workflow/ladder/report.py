@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from . import compare_counters, figures, stats, traffic
+from . import compare_counters, figures, model, stats, traffic
 from .figures import Results
 from .manifest import Kernel
 from .status import EXPLANATIONS, RANKED, Status
@@ -106,6 +106,10 @@ def page(results: Results, figures_dir: Path) -> dict[str, Any]:
         "ladder_note": _ladder_note(results, ladder),
         "findings": findings(results, ladder),
         "timeless": _timeless(results),
+        "steps": steps_view(results),
+        "ceilings": _ceilings_grid(results),
+        "energy": _energy_grid(results, ladder),
+        "energy_note": _energy_note(results, ladder),
         "traffic": traffic_view(results),
         "figures": (views := _figure_views(figures_dir)),
         "builds": _builds_grid(results),
@@ -657,6 +661,292 @@ def _tf32(results: Results) -> list[str]:
     return [f"{text}. It is shown apart and never ranked with the FP32 kernels."]
 
 
+# --- steps: what each moved, and what limits now --------------------------------------------------
+
+_LEAST_SHARE = 0.05
+"""A resource with a smaller part in a step is not named."""
+_COUNTERS_OF: Mapping[model.Resource, tuple[tuple[str, str], ...]] = {
+    "instructions": (("instructions", "warp instructions"),),
+    "l1": (("wavefronts", "wavefronts of shared memory"), ("lines", "lines of global accesses")),
+    "l2": (("l2_bytes", "bytes of L2"),),
+    "dram": (("dram_bytes", "bytes of DRAM"),),
+}
+"""The counters behind each resource: column of `figures.steps_table`, and its name."""
+
+
+def steps_view(results: Results) -> dict[str, Any]:
+    """The section on steps: how far the model holds, a table, and a sentence for each step."""
+    table = figures.steps_table(results)
+    return {
+        "intro": _model_reach(results, table),
+        "grid": _steps_grid(table),
+        "sentences": step_sentences(table),
+    }
+
+
+def _model_reach(results: Results, table: pd.DataFrame) -> str:
+    """Whether there is a model for this GPU, and for how many rungs it holds."""
+    if table.empty:
+        missing = [name for name in model.NEEDED_CEILINGS if name not in results.ceilings]
+        if missing:
+            return (
+                "No step is explained: this result set has no measured ceilings of its GPU"
+                f" ({', '.join(missing)})."
+            )
+        return (
+            "No step is explained: no timed point has counts of its instructions and of its"
+            " accesses to shared and global memory."
+        )
+    machine = model.machine_of(results.ceilings)
+    assert machine is not None
+    rungs = table[table["kind"] == "rung"]
+    known = rungs.dropna(subset=["model_ns"])
+    off = known[known["model_error_pct"].abs() > 100 * model.TOLERANCE]
+    text = (
+        f"At N = {int(table['n'].iloc[0])} the model's time is within"
+        f" {percent(model.TOLERANCE, 2)} of the measured one for {len(known) - len(off)} of"
+        f" {_count(len(rungs), 'rung')}."
+    )
+    if len(off):
+        where = (f"{row.series} ({_signed(row.model_error_pct)})" for row in off.itertuples())
+        text += f" It fails for {_listed(where)}."
+    unknown = rungs[rungs["model_ns"].isna()]
+    if len(unknown):
+        text += f" Nobody counted what it needs for {_listed(unknown['series'])}."
+    return (
+        f"{text} Its exponent, {number(machine.norm)}, is what the micro-benchmark shared_fma shows"
+        " of overlap on this GPU; nothing is fitted to a rung."
+    )
+
+
+def _signed(value: float) -> str:
+    return f"{'+' if value > 0 else '\u2212'}{number(abs(value), 2)} %"
+
+
+def _steps_grid(table: pd.DataFrame) -> Grid | None:
+    if table.empty:
+        return None
+    heads = [
+        "Rung",
+        "Measured, ms",
+        "Model, ms",
+        *[f"{name[0].upper()}{name[1:]} alone" for name in figures.RESOURCE_NAMES.values()],
+        "Limited by",
+        "Over previous: measured",
+        "model",
+    ]
+    rows = []
+    for _, row in table.iterrows():
+        known = pd.notna(row["model_ns"])
+        error = row["model_error_pct"]
+        off = known and abs(error) > 100 * model.TOLERANCE
+        explained = row["explained"]
+        rows.append(
+            [
+                Cell(row["series"], note=figures.params_label(row["params"], among=[])),
+                Cell(number(row["time_median_ns"] / 1e6), row["time_median_ns"], True),
+                Cell(
+                    number(row["model_ns"] / 1e6 if known else None),
+                    _sortable(row["model_ns"]),
+                    True,
+                    _signed(error) if known else "",
+                    "warn" if off else "",
+                ),
+                *[
+                    Cell(
+                        percent(row[f"{name}_ns"] / row["time_median_ns"], 2),
+                        _sortable(row[f"{name}_ns"] / row["time_median_ns"]),
+                        True,
+                    )
+                    for name in model.RESOURCES
+                ],
+                Cell(figures.LIMIT_NAMES[row["limit"]] if known else "\u2013", note=row["notes"]),
+                Cell(_times(row["vs_previous"]), _sortable(row["vs_previous"]), True),
+                Cell(
+                    _times(row["model_vs_previous"]),
+                    _sortable(row["model_vs_previous"]),
+                    True,
+                    "" if pd.isna(explained) else "explained" if explained else "not explained",
+                    "" if pd.isna(explained) or explained else "warn",
+                ),
+            ]
+        )
+    return Grid(
+        heads,
+        rows,
+        f"Time by the model at M = N = K = {int(table['n'].iloc[0])}, rotating buffers: the"
+        " fastest parameter set of each rung. What each resource would take alone is in percent of"
+        " the measured time; second lines say what is a lower bound for want of a counter.",
+        [False, True, True, *[True] * len(model.RESOURCES), False, True, True],
+        dense=True,
+    )
+
+
+def step_sentences(table: pd.DataFrame) -> list[str]:
+    """For each pair of neighbours: what moved, its share of the speed-up, and the limit now."""
+    rungs = [row for _, row in table[table["kind"] == "rung"].iterrows()]
+    return [
+        _step_words(before, row)
+        for before, row in itertools.pairwise(rungs)
+        if pd.notna(row["vs_previous"])
+    ]
+
+
+def _step_words(before: pd.Series, row: pd.Series) -> str:
+    start = (
+        f"From {before['series']} to {row['series']}: {_times(row['vs_previous'])} as fast"
+        " by measurement"
+    )
+    limit = f"What limits {row['series']} now: {figures.LIMIT_NAMES[row['limit']]}."
+    if pd.isna(row["model_vs_previous"]):
+        return f"{start}; the model sees no difference. {limit}"
+    modelled = f"{_times(row['model_vs_previous'])} by the model"
+    if not row["explained"]:
+        errors = _listed(
+            f"{item['series']} by {_signed(item['model_error_pct'])}" for item in (before, row)
+        )
+        return f"{start}, {modelled}, which does not explain it: it is off {errors}."
+    shares = {name: row[f"share_{name}"] for name in model.RESOURCES}
+    named = sorted(
+        (name for name in shares if pd.notna(shares[name]) and abs(shares[name]) >= _LEAST_SHARE),
+        key=lambda name: -shares[name],
+    )
+    saved = "saving" if row["model_vs_previous"] > 1 else "loss"
+    parts = [
+        f"{_moves(before, row, name)}: {percent(shares[name], 2)} of the {saved}" for name in named
+    ]
+    return f"{start}, {modelled}. {'; '.join(parts)}. {limit}"
+
+
+def _moves(before: pd.Series, row: pd.Series, resource: model.Resource) -> str:
+    """What became of the counters behind a resource, as in `bytes of L2 8.00e9 to 1.00e9`."""
+    moved = []
+    for column, name in _COUNTERS_OF[resource]:
+        first, second = before[column], row[column]
+        if pd.isna(first) or pd.isna(second) or first == second:
+            continue
+        change = f" ({_signed(100 * (second / first - 1))})" if first else ""
+        moved.append(f"{name} {_scaled(first)} \u2192 {_scaled(second)}{change}")
+    if not moved:
+        return f"{figures.RESOURCE_NAMES[resource]} with equal counts, spread otherwise"
+    return _listed(moved)
+
+
+def _scaled(value: float) -> str:
+    """A count with three digits and G, M or k behind it."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return number(value / size, 3, unit)
+    return number(value)
+
+
+def _ceilings_grid(results: Results) -> Grid | None:
+    """What this GPU can do at most, and what its hardware could."""
+    if not results.ceilings:
+        return None
+    rows = []
+    for row in results.ceilings.values():
+        counts = ", ".join(f"{count} {name}" for name, count in _json(row["loop_counts"]).items())
+        rows.append(
+            [
+                Cell(str(row["title"]), note=str(row["name"])),
+                Cell(
+                    number(row["value"], 3, row["unit"]),
+                    row["value"],
+                    True,
+                    _span(row["value_min"], row["value_max"], digits=4),
+                ),
+                Cell(number(row["per_sm_clock"]), row["per_sm_clock"], True),
+                Cell(
+                    percent(
+                        row["value"] / row["hardware_limit"] if row["hardware_limit"] else None
+                    ),
+                    _sortable(row["value"] / row["hardware_limit"])
+                    if row["hardware_limit"]
+                    else None,
+                    True,
+                ),
+                Cell(
+                    number(row["sm_clock_mean_mhz"], 4), _sortable(row["sm_clock_mean_mhz"]), True
+                ),
+                Cell(counts or "\u2013"),
+            ]
+        )
+    return Grid(
+        [
+            "Ceiling",
+            "Rate",
+            "flop or bytes per SM and clock",
+            "of what the hardware could",
+            "SM clock, MHz",
+            "Timed loop",
+        ],
+        rows,
+        "Measured by kernels of one instruction each; their machine code was checked to hold it.",
+        [False, True, True, True, True, False],
+    )
+
+
+# --- energy ---------------------------------------------------------------------------------------
+
+
+def _with_energy(results: Results, ladder: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the ladder that have energy, with its columns."""
+    keys = ["kernel", "params", "m", "n", "k", "cache_mode"]
+    columns = ["energy_per_launch_j", "gflops_per_w", "energy_span_s"]
+    known = results.ranked.dropna(subset=["energy_per_launch_j", "gflops_per_w"])
+    return ladder.merge(known[[*keys, *columns]], on=keys, how="inner")
+
+
+def _energy_grid(results: Results, ladder: pd.DataFrame) -> Grid | None:
+    table = _with_energy(results, ladder)
+    if table.empty:
+        return None
+    rows = [
+        [
+            Cell(row["series"], note=figures.params_label(row["params"], among=[])),
+            Cell(number(row["energy_per_launch_j"]), row["energy_per_launch_j"], True),
+            Cell(number(row["gflops_per_w"]), row["gflops_per_w"], True),
+            Cell(
+                number(row["energy_per_launch_j"] / row["time_median_ns"] * 1e9),
+                row["energy_per_launch_j"] / row["time_median_ns"],
+                True,
+            ),
+            Cell(number(row["tflops"]), row["tflops"], True),
+            Cell(number(row["energy_span_s"], 2), row["energy_span_s"], True),
+        ]
+        for _, row in table.iterrows()
+    ]
+    return Grid(
+        ["Rung", "J per product", "GFLOPS per W", "W", "TFLOPS", "Watched, s"],
+        rows,
+        f"Energy at M = N = K = {int(table['n'].iloc[0])}, by NVML's counter for the whole card:"
+        " power while the point ran, times its median time.",
+        [False, True, True, True, True, True],
+    )
+
+
+def _energy_note(results: Results, ladder: pd.DataFrame) -> str:
+    table = _with_energy(results, ladder)
+    if table.empty:
+        return (
+            "No point of the ladder has energy: the GPU has no energy counter, the points were"
+            " watched too briefly, or they were measured before it was read."
+            if len(ladder)
+            else ""
+        )
+    rungs = table[table["kind"] == "rung"]
+    if rungs.empty:
+        return ""
+    top = rungs.sort_values("gflops_per_w").iloc[-1]
+    text = f"{top['series']} does most for a watt: {number(top['gflops_per_w'])} GFLOPS"
+    reference = table[table["kind"] == "reference"]
+    if len(reference):
+        ratio = top["gflops_per_w"] / reference["gflops_per_w"].iloc[0]
+        text += f", {percent(ratio)} of cuBLAS FP32"
+    return f"{text}."
+
+
 # --- memory traffic -----------------------------------------------------------------------------
 
 _KINDS = {
@@ -987,7 +1277,7 @@ def _rung_view(results: Results, kernel: str, size: tuple[int, int, int]) -> dic
         key=lambda point: figures.params_order(point.params),
     )
     title = results.title(kernel)
-    at = f"at M\u00d7N\u00d7K = {size[0]}\u00d7{size[1]}\u00d7{size[2]}"
+    at = _at(size)
     tables = []
     for name, quantities in (
         ("global", traffic.GLOBAL_MEMORY),
@@ -1002,18 +1292,25 @@ def _rung_view(results: Results, kernel: str, size: tuple[int, int, int]) -> dic
             caption += f" None counted: {_listed(left_out)}."
         tables.append((name, _traffic_grid(points, shown, caption)))
     uses_shared = any(name == "shared" for name, _ in tables)
+    compared = traffic.at_size(own, widest := compare_counters.widest_size(own))
+    compared.sort(key=lambda point: figures.params_order(point.params))
     tflops = results.tflops()
-    first = traffic.representative(kernel, points, tflops) or next(iter(points), None)
-    others = [point for point in points if point is not first]
+    first = traffic.representative(kernel, compared, tflops) or next(iter(compared), None)
+    others = [point for point in compared if point is not first]
+    there = _at(widest) if widest else ""
     return {
         "id": f"traffic-{kernel}",
         "title": title,
         "tables": tables,
         "note": "" if uses_shared or not tables else "It uses no shared memory.",
-        "comparison": _comparison_grid([first] if first else [], title, at),
+        "comparison": _comparison_grid([first] if first else [], title, there),
         "notes": _comparison_notes(results, first) if first else [],
-        "others": _comparison_grid(others, title, at),
+        "others": _comparison_grid(others, title, there),
     }
+
+
+def _at(size: tuple[int, int, int]) -> str:
+    return f"at M\u00d7N\u00d7K = {size[0]}\u00d7{size[1]}\u00d7{size[2]}"
 
 
 def _counted_by(points: Sequence[traffic.Point]) -> str:
@@ -1093,11 +1390,12 @@ def _comparison_grid(points: Sequence[traffic.Point], title: str, at: str) -> Gr
     if not found:
         return None
     several = len(points) > 1
+    silent = _silent_kinds(found)
     rows = []
     for row in found:
         cells = [_set_cell(row.point)] if several else []
         cells.append(Cell(row.quantity.name, note=row.quantity.metric))
-        cells += [_source_cell(row, kind) for kind in traffic.ORDER]
+        cells += [_source_cell(row, kind, kind in silent) for kind in traffic.ORDER]
         apart = row.relative_difference
         cells.append(Cell("\u2013" if apart is None else _signed_percent(1 + apart), apart, True))
         tone = _VERDICT_TONES[row.verdict]
@@ -1108,6 +1406,8 @@ def _comparison_grid(points: Sequence[traffic.Point], title: str, at: str) -> Gr
         f" {_sets(points, 3) if points[0].params != '{}' else 'its only set'}. Relative difference:"
         " the largest between two of them, to the one further left."
     )
+    for kind, why in silent.items():
+        caption += f" {_KINDS[kind]}: {why}."
     numeric = [False, *(True for _ in traffic.ORDER), True, False]
     left_out = len(rows) - _ROWS_SIDE_BY_SIDE
     if left_out > 0:
@@ -1131,14 +1431,29 @@ def _comparison_head(kind: str, points: Sequence[traffic.Point]) -> str:
     return f"{_KINDS[kind]} ({', '.join(names)})" if names else _KINDS[kind]
 
 
-def _source_cell(row: compare_counters.Row, kind: str) -> Cell:
-    """A number; an en dash where the kind of source knows no such thing; or why there is none."""
+def _silent_kinds(rows: Sequence[compare_counters.Row]) -> dict[str, str]:
+    """Kinds of source that tell nothing at all, and the one reason; it is said once for all."""
+    silent = {}
+    for kind in ("emulator", "compiled", "hardware"):
+        reasons = {row.missing[kind] for row in rows if kind in row.missing}
+        if len(reasons) == 1 and not any(kind in row.values for row in rows):
+            silent[kind] = reasons.pop()
+    return silent
+
+
+def _source_cell(row: compare_counters.Row, kind: str, silent: bool) -> Cell:
+    """A number; an en dash where the kind of source knows no such thing; or why there is none.
+
+    Args:
+        silent: the kind knows nothing of any row, and the caption says why.
+    """
     value = row.values.get(kind)
+    if value is None and kind == "hardware" and kind in row.missing:
+        why = row.missing[kind]
+        noted = silent or why == compare_counters.NOT_MEASURED
+        return Cell(compare_counters.NOT_MEASURED, None, True, "" if noted else why)
     if value is None:
-        why = row.missing.get(kind, "")
-        if why == compare_counters.NOT_MEASURED:
-            return Cell(why, None, True)
-        return Cell("\u2013", None, True, why)
+        return Cell("\u2013", None, True, "" if silent else row.missing.get(kind, ""))
     whole = row.quantity.unit not in ("sector/request", "byte/sector", "flop/byte", "1")
     text = f"{value:,.0f}" if whole else number(value, 4)
     return Cell((_BOUNDS[row.quantity.bound] if kind == "theory" else "") + text, value, True)
@@ -1184,6 +1499,7 @@ _THEMED = {
 _TITLES = {
     "ladder": "The ladder",
     "sizes": "Sizes, shapes and caches",
+    "steps": "Steps explained",
     "sweeps": "Parameter sweeps",
     "theory": "Roofline",
     "traffic": "Memory traffic, counted",

@@ -33,7 +33,7 @@ SHARED_INTENSITY = "intensity_shared"
 """flop for each byte that threads read from and write to shared memory."""
 L1_INTENSITY = "intensity_l1"
 """flop for each byte of the sectors that loads, stores and copies touch."""
-DRAM_INTENSITY_BOUND = "intensity_dram_upper_bound"
+COMPULSORY_INTENSITY = "intensity_compulsory"
 """flop for each compulsory byte."""
 FMA_SHARE = "fma_share"
 """FMAs among the instructions that warps issue."""
@@ -47,7 +47,7 @@ UNITS = {
     REQUESTED_INTENSITY: "flop/byte",
     SHARED_INTENSITY: "flop/byte",
     L1_INTENSITY: "flop/byte",
-    DRAM_INTENSITY_BOUND: "flop/byte",
+    COMPULSORY_INTENSITY: "flop/byte",
     FMA_SHARE: "1",
     **{form.metric: form.unit for form in CLOSED_FORMS.values()},
 }
@@ -98,7 +98,7 @@ def theory(kernel: Kernel, params: Params, m: int, n: int, k: int) -> list[Value
     share = source_fma_share(known)
     if share is not None:
         derived[FMA_SHARE] = share
-    derived[DRAM_INTENSITY_BOUND] = 2.0 * m * n * k / general[COMPULSORY_BYTES]
+    derived[COMPULSORY_INTENSITY] = 2.0 * m * n * k / general[COMPULSORY_BYTES]
     further = {**general, **derived}
     return [*stated, *(Value(name, float(value)) for name, value in further.items())]
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tables_fixture as tf
-from ladder import figures, model
+from ladder import figures, model, report
 from ladder.emulator.compiled import FFMA, INSTRUCTIONS
 from ladder.emulator.result import (
     GLOBAL_LOAD_REQUESTS,
@@ -169,10 +169,18 @@ def test_a_step_counted_differently_on_both_sides_is_not_split() -> None:
 # --- from the tables ------------------------------------------------------------------------------
 
 
-def modelled(folder: Path, speed: dict[str, float] | None = None, **tables: Any) -> Results:
-    """Two rungs at N = 2048, counted by hardware, as fast as the model says times `speed`."""
-    ceilings = tf.ceilings(RUN)
-    machine = machine_of({row["name"]: row for row in ceilings})
+def modelled(
+    folder: Path,
+    speed: dict[str, float] | None = None,
+    ceilings: list[tf.Row] | None = None,
+    **columns: float,
+) -> Results:
+    """Two rungs at N = 2048, counted by hardware, as fast as the model says times `speed`.
+
+    Args:
+        columns: further ones of `points`.
+    """
+    machine = machine_of({row["name"]: row for row in tf.ceilings(RUN)})
     assert machine is not None
     points, samples, counters = [], [], []
     for kernel, params, lines, instructions in (
@@ -197,12 +205,12 @@ def modelled(folder: Path, speed: dict[str, float] | None = None, **tables: Any)
         factor = (speed or {}).get(kernel, 1.0)
         row, some = tf.point(
             kernel, params, (N, N, N), tflops=2 * N**3 / found.time_ns / 1e3 * factor, run=RUN,
-            sm_clock_mean_mhz=1600.0, grid_x=10, grid_y=10, grid_z=1,
+            sm_clock_mean_mhz=1600.0, grid_x=10, grid_y=10, grid_z=1, **columns,
         )  # fmt: skip
         points.append(row)
         samples += some
-    given = {"ceilings": ceilings, **tables}
-    tf.write(folder, runs=[RUN], points=points, samples=samples, counters=counters, **given)
+    given = tf.ceilings(RUN) if ceilings is None else ceilings
+    tf.write(folder, runs=[RUN], points=points, samples=samples, counters=counters, ceilings=given)
     return figures.load_results(folder, KERNELS, tf.gpus_yaml(folder.parent))
 
 
@@ -233,6 +241,53 @@ def test_ceilings_of_another_gpu_or_that_failed_are_not_used(tmp_path: Path) -> 
     for name, ceilings in cases.items():
         results = modelled(tmp_path / name / "tables", ceilings=ceilings)
         assert figures.steps_table(results).empty, name
+
+
+# --- in the report --------------------------------------------------------------------------------
+
+
+def test_a_step_is_told_with_its_counters_their_share_and_the_limit_now(tmp_path: Path) -> None:
+    results = modelled(tmp_path / "tables")
+    view = report.steps_view(results)
+    (sentence,) = view["sentences"]
+    table = figures.steps_table(results).set_index("kernel")
+    share = table.loc["03_shared_tile", "share_l2"]
+    for said in (
+        "From 1 Naive to 3 Shared tile: ",
+        "by measurement",
+        "by the model. What moved: ",
+        "bytes of L2 8.00\u202fG \u2192 1.00\u202fG (\u221287.5 %): " + report.percent(share, 2),
+        "warp instructions 1.23\u202fG \u2192 805\u202fM",
+        "What limits 3 Shared tile now: the data path of L1 and shared memory.",
+    ):
+        assert said in sentence, said
+    assert "DRAM" not in sentence  # nothing moved there
+    assert "for 2 of 2 rungs" in view["intro"]
+
+
+def test_the_report_says_where_the_model_fails(tmp_path: Path) -> None:
+    view = report.steps_view(modelled(tmp_path / "tables", {"03_shared_tile": 0.6}))
+    assert "for 1 of 2 rungs. It fails for 3 Shared tile (\u221240.0 %)." in view["intro"]
+    (sentence,) = view["sentences"]
+    assert "which does not explain it" in sentence and "What moved" not in sentence
+
+
+def test_without_ceilings_no_step_is_explained_and_the_report_says_why(tmp_path: Path) -> None:
+    view = report.steps_view(modelled(tmp_path / "tables", ceilings=[]))
+    assert view["grid"] is None and view["sentences"] == []
+    assert "no measured ceilings of its GPU" in view["intro"]
+
+
+def test_the_page_has_steps_ceilings_and_energy(tmp_path: Path) -> None:
+    results = modelled(tmp_path / "tables", gflops_per_w=80.0, energy_per_launch_j=0.2)
+    assert results.ceilings
+    out = tmp_path / "report.html"
+    gpus = tf.gpus_yaml(tmp_path)
+    report.render(tmp_path / "tables", tmp_path / "figures", KERNELS, gpus, out)
+    html = out.read_text(encoding="utf-8")
+    section = html[html.index('<section id="steps"') :].partition("</section>")[0]
+    for said in ("1024 FFMA, 48 LDS.128", "does most for a watt: 80.0", "J per product"):
+        assert said in section, said
 
 
 # --- rooflines ------------------------------------------------------------------------------------

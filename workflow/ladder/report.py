@@ -708,7 +708,7 @@ def _model_reach(results: Results, table: pd.DataFrame) -> str:
         f" {_count(len(rungs), 'rung')}."
     )
     if len(off):
-        where = (f"{row.series} ({_signed(row.model_error_pct)})" for row in off.itertuples())
+        where = (f"{row['series']} ({_off(row)})" for _, row in off.iterrows())
         text += f" It fails for {_listed(where)}."
     unknown = rungs[rungs["model_ns"].isna()]
     if len(unknown):
@@ -717,10 +717,6 @@ def _model_reach(results: Results, table: pd.DataFrame) -> str:
         f"{text} Its exponent, {number(machine.norm)}, is what the micro-benchmark shared_fma shows"
         " of overlap on this GPU; nothing is fitted to a rung."
     )
-
-
-def _signed(value: float) -> str:
-    return f"{'+' if value > 0 else '\u2212'}{number(abs(value), 2)} %"
 
 
 def _steps_grid(table: pd.DataFrame) -> Grid | None:
@@ -749,7 +745,7 @@ def _steps_grid(table: pd.DataFrame) -> Grid | None:
                     number(row["model_ns"] / 1e6 if known else None),
                     _sortable(row["model_ns"]),
                     True,
-                    _signed(error) if known else "",
+                    _off(row) if known else "",
                     "warn" if off else "",
                 ),
                 *[
@@ -802,9 +798,7 @@ def _step_words(before: pd.Series, row: pd.Series) -> str:
         return f"{start}; the model sees no difference. {limit}"
     modelled = f"{_times(row['model_vs_previous'])} by the model"
     if not row["explained"]:
-        errors = _listed(
-            f"{item['series']} by {_signed(item['model_error_pct'])}" for item in (before, row)
-        )
+        errors = _listed(f"{item['series']} by {_off(item)}" for item in (before, row))
         return f"{start}, {modelled}, which does not explain it: it is off {errors}."
     shares = {name: row[f"share_{name}"] for name in model.RESOURCES}
     named = sorted(
@@ -815,7 +809,12 @@ def _step_words(before: pd.Series, row: pd.Series) -> str:
     parts = [
         f"{_moves(before, row, name)}: {percent(shares[name], 2)} of the {saved}" for name in named
     ]
-    return f"{start}, {modelled}. {'; '.join(parts)}. {limit}"
+    return f"{start}, {modelled}. What moved: {'; '.join(parts)}. {limit}"
+
+
+def _off(row: pd.Series) -> str:
+    """How far the model's time is from the measured one."""
+    return _signed_percent(1 + row["model_error_pct"] / 100)
 
 
 def _moves(before: pd.Series, row: pd.Series, resource: model.Resource) -> str:
@@ -825,7 +824,7 @@ def _moves(before: pd.Series, row: pd.Series, resource: model.Resource) -> str:
         first, second = before[column], row[column]
         if pd.isna(first) or pd.isna(second) or first == second:
             continue
-        change = f" ({_signed(100 * (second / first - 1))})" if first else ""
+        change = f" ({_signed_percent(second / first)})" if first else ""
         moved.append(f"{name} {_scaled(first)} \u2192 {_scaled(second)}{change}")
     if not moved:
         return f"{figures.RESOURCE_NAMES[resource]} with equal counts, spread otherwise"

@@ -5,6 +5,7 @@ That they are what the emulator counts is shown in tests/emulator/test_ladder.py
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,11 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tables_fixture as tf
+from ladder import schema
 from ladder import theory as th
 from ladder.closed_forms import CLOSED_FORMS
+from ladder.config import load
+from ladder.counters import collect_counters
 from ladder.emulator import point, result
 from ladder.emulator.compiled import FFMA
-from ladder.manifest import Kernel, expand, load_all
+from ladder.manifest import Kernel, canonical, expand, load_all
+from ladder.plan import write_plan
+from ladder.status import Status
 from project import ROOT
 
 KERNELS = load_all(ROOT / "kernels")
@@ -124,3 +130,23 @@ def test_a_form_that_cannot_be_evaluated_has_the_fault_for_a_reason() -> None:
     kernel = tf.with_changes(KERNELS["01_naive"], theory={"fma": "M // (N - N)"}, theory_where=[])
     (item,) = th.theory(kernel, {"BLOCK_X": 16, "BLOCK_Y": 16}, 8, 8, 8)[:1]
     assert item.value is None and "zero" in (item.detail or "")
+
+
+def test_what_was_counted_has_its_closed_forms_though_nobody_planned_it(tmp_path: Path) -> None:
+    naive = {"BLOCK_X": 16, "BLOCK_Y": 16}
+    rows = tf.count("01_naive", naive, {FFMA: 1.0}, (384, 384, 384))
+    rows += tf.count("of another project", {}, {FFMA: 1.0}, (384, 384, 384))
+    rows.append(tf.not_emulated("03_shared_tile", {"TILE": 9}, Status.SKIPPED_CONSTRAINT, "no"))
+    plan, counted, out = (tmp_path / f"{name}.parquet" for name in ("plan", "counted", "out"))
+    settings, _ = load([ROOT / "config" / "config.yaml", ROOT / "config" / "quick.yaml"], ROOT)
+    planned = write_plan(plan, settings, KERNELS)
+    schema.write(counted, "counters", schema.table(schema.COUNTERS, rows))
+    collect_counters(plan, KERNELS, [counted], out)
+    found = schema.read(out, "counters").to_pylist()
+    stated = {(r["kernel"], r["params"], r["m"]) for r in found if r["source"] == "theory"}
+    assert ("01_naive", canonical(naive), 384) in stated
+    assert not {key for key in stated if key[0] == "of another project" or "9" in key[1]}
+    able = {(p.point.kernel, p.point.params, p.point.m) for p in planned if p.fault is None}
+    assert able <= stated
+    keys = [(r["kernel"], r["params"], r["m"], r["n"], r["k"], r["metric"]) for r in found]
+    assert len(keys) == len(set(keys)) + 1, "FFMA of the naive point has two sources"

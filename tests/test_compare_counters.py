@@ -199,6 +199,17 @@ def test_wavefronts_that_belong_to_no_instruction_are_told_by_the_launch_itself(
     assert row_of(conflicts, compiled=compiled_, hardware=more).verdict == "unexplained"
 
 
+def test_polled_flags_are_told_by_one_sector_for_each_request() -> None:
+    counted = {LOADS: 1024.0, SECTORS: 10_240.0}
+    polled = {LOADS: 1100.0, SECTORS: 10_316.0}
+    point = point_of(emulator=counted, hardware=polled)
+    for kernel, reason in (("14_stream_k", cc.FLAGS), ("12_tma", None)):
+        rows = {row.quantity.metric: row for row in cc.compare(point, KERNELS[kernel])}
+        assert rows[LOADS].reason == rows[SECTORS].reason == reason
+    wider = point_of(emulator=counted, hardware={**polled, SECTORS: 10_400.0})
+    assert cc.compare(wider, KERNELS["14_stream_k"])[0].verdict == "unexplained"
+
+
 def test_useful_bytes_of_a_sector_count_cp_async_too() -> None:
     loaded, copied = cc._LOADED, cc._COPIED
     hardware = {loaded[0]: 320.0, loaded[1]: 20.0, copied[0]: 960.0, copied[1]: 30.0}
@@ -302,7 +313,7 @@ def test_what_is_written_may_stay_in_l2_and_breaks_no_bound() -> None:
 def test_machine_code_and_hardware_are_counted_as_agreeing_or_listed() -> None:
     same = point_of(compiled={LOADS: 4.0, SECTORS: 8.0}, hardware={LOADS: 4.0, SECTORS: 8.0})
     apart = point_of(compiled={LOADS: 4.0, SECTORS: 8.0}, hardware={LOADS: 4.0, SECTORS: 9.0})
-    found = cc.agreement([same, apart])
+    found = cc.agreement([same, apart], KERNELS)
     assert (found.equal, found.compared) == (3, 4)
     assert [row.quantity.metric for row in found.exceptions] == [SECTORS]
 

@@ -7,6 +7,7 @@ draws the rows. What a source counts is told in docs/emulator.md, what theory sa
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
@@ -336,11 +337,15 @@ def widest_size(points: Iterable[Point]) -> tuple[int, int, int] | None:
     return max(known, key=lambda size: (known[size], math.prod(size)), default=None)
 
 
-def compare(point: Point, quantities: Sequence[Compared] = QUANTITIES) -> list[Row]:
-    """The quantities that some source counted, one row each, in the order given.
+def compare(point: Point, kernel: Kernel | None = None) -> list[Row]:
+    """The `QUANTITIES` that some source counted, one row each.
 
     Left out is what is zero for every source: a kernel without shared memory has no row of it.
+
+    Args:
+        kernel: the point's, where it is known: some reasons apply to some launches only.
     """
+    flags = kernel is not None and getattr(kernel.manifest.launch, "scratch_bytes", None)
     chosen = sources(point)
     counts = {
         kind: point.values.get(source, {})
@@ -348,14 +353,18 @@ def compare(point: Point, quantities: Sequence[Compared] = QUANTITIES) -> list[R
         if source != EMULATOR or point.status in RANKED
     }
     rows: dict[str, Row] = {}
-    for quantity in quantities:
+    for quantity in QUANTITIES:
         values = {
             kind: value
             for kind, known in counts.items()
             if kind in quantity.read and (value := quantity.read[kind](known, point)) is not None
         }
         if any(values.values()):
-            rows[quantity.name] = _row(point, quantity, values, counts, chosen, list(rows.values()))
+            known_reason = functools.partial(reason, quantity.metric, flags=bool(flags))
+            before = list(rows.values())
+            rows[quantity.name] = _row(
+                point, quantity, values, counts, chosen, before, known_reason
+            )
     return list(rows.values())
 
 
@@ -366,6 +375,7 @@ def _row(
     counts: Mapping[str, Counts],
     chosen: Mapping[str, Source],
     before: Sequence[Row],
+    known_reason: Callable[[Source, Source, Counts, Counts], str | None],
 ) -> Row:
     missing = {
         kind: _why_missing(point, quantity, kind, chosen)
@@ -391,8 +401,7 @@ def _row(
         if abs(b - a) <= quantity.tolerance:
             near = True
             continue
-        pair = chosen[earlier], chosen[later]
-        own = reason(quantity.metric, *pair, counts[earlier], counts[later])
+        own = known_reason(chosen[earlier], chosen[later], counts[earlier], counts[later])
         reasons.append(own or _reason_of_parts(quantity, before, earlier, later))
     if reasons:
         words = "; ".join(dict.fromkeys(text for text in reasons if text))
@@ -454,10 +463,18 @@ NO_INSTRUCTION = (
 FEWER_SLOTS = "the compiler merges shared loads, which leaves more of the issue slots to FMAs"
 
 
-def reason(metric: str, earlier: Source, later: Source, a: Counts, b: Counts) -> str | None:
+FLAGS = "blocks raise flags by stores and poll them by loads of one lane, which only the hardware counts"
+
+
+def reason(
+    metric: str, earlier: Source, later: Source, a: Counts, b: Counts, *, flags: bool = False
+) -> str | None:
     """Why the counts `b` of the source `later` differ from `a` in `metric`; None if unknown.
 
-    Every reason rests on the counts, and each was seen on a GPU: docs/emulator.md.
+    Every reason rests on the counts: docs/method.md.
+
+    Args:
+        flags: whether blocks of the launch wait for flags of others.
     """
     through_compiler = earlier.kind in _BEFORE_COMPILER and later.kind not in _BEFORE_COMPILER
     if through_compiler and _moved(SHARED_LOADS, a, b) < 0:
@@ -475,6 +492,11 @@ def reason(metric: str, earlier: Source, later: Source, a: Counts, b: Counts) ->
     copies = b.get(ASYNC_COPIES) or a.get(ASYNC_COPIES)
     if metric == GLOBAL_LOAD_REQUESTS and copies and abs(_moved(metric, a, b)) == copies:
         return ASYNC
+    if later.kind == "hardware" and flags:
+        for both in _GLOBAL_ACCESSES:
+            requests, sectors = (_moved(name, a, b) for name in both)
+            if metric in both and requests == sectors > 0:
+                return FLAGS
     if later.kind == "hardware" and metric in _WAVEFRONTS_OF:
         wavefronts = _WAVEFRONTS_OF[metric]
         extra = b.get(wavefronts, 0.0) - b.get(_SASS_WAVEFRONTS[wavefronts], math.inf)
@@ -483,6 +505,10 @@ def reason(metric: str, earlier: Source, later: Source, a: Counts, b: Counts) ->
     return None
 
 
+_GLOBAL_ACCESSES = (
+    (GLOBAL_LOAD_REQUESTS, GLOBAL_LOAD_SECTORS),
+    (GLOBAL_STORE_REQUESTS, GLOBAL_STORE_SECTORS),
+)
 _BEFORE_COMPILER = ("theory", "emulator")
 """Kinds of source that know the source code and no compiler."""
 
@@ -564,12 +590,16 @@ class Agreement:
     """Counts in which the two differ."""
 
 
-def agreement(points: Iterable[Point]) -> Agreement:
-    """Counts of machine code against those of hardware, as integers."""
+def agreement(points: Iterable[Point], kernels: Mapping[str, Kernel]) -> Agreement:
+    """Counts of machine code against those of hardware, as integers.
+
+    Args:
+        kernels: by name; a point's may be absent.
+    """
     rows = [
         row
         for point in points
-        for row in compare(point)
+        for row in compare(point, kernels.get(point.kernel))
         if row.quantity.exact and {"compiled", "hardware"} <= set(row.values)
     ]
     apart = [row for row in rows if row.values["compiled"] != row.values["hardware"]]

@@ -881,9 +881,19 @@ def _ceilings_grid(results: Results) -> Grid | None:
             "Timed loop",
         ],
         rows,
-        "Measured by kernels of one instruction each; their machine code was checked to hold it.",
+        f"{_ceilings_origin(results)}, by kernels of one instruction each; their machine code was"
+        " checked to hold it.",
         [False, True, True, True, True, False],
     )
+
+
+def _ceilings_origin(results: Results) -> str:
+    """When the ceilings were measured and, where that matters, on which card."""
+    row = next(iter(results.ceilings.values()))
+    text = f"{str(row['source']).capitalize()} {_day(row['measured_at'])}"
+    if row["gpu_uuid"] not in set(results.points["gpu_uuid"]):
+        text += f" on another {row['gpu_name']} than the points"
+    return text
 
 
 # --- energy ---------------------------------------------------------------------------------------
@@ -1302,9 +1312,9 @@ def _rung_view(results: Results, kernel: str, size: tuple[int, int, int]) -> dic
         "title": title,
         "tables": tables,
         "note": "" if uses_shared or not tables else "It uses no shared memory.",
-        "comparison": _comparison_grid([first] if first else [], title, there),
+        "comparison": _comparison_grid(results, [first] if first else [], title, there),
         "notes": _comparison_notes(results, first) if first else [],
-        "others": _comparison_grid(others, title, there),
+        "others": _comparison_grid(results, others, title, there),
     }
 
 
@@ -1383,9 +1393,16 @@ _VERDICT_TONES: dict[compare_counters.Verdict, str] = {
 _BOUNDS = {"at most": "\u2264\u202f", "at least": "\u2265\u202f", "": ""}
 
 
-def _comparison_grid(points: Sequence[traffic.Point], title: str, at: str) -> Grid | None:
+def _comparison_grid(
+    results: Results, points: Sequence[traffic.Point], title: str, at: str
+) -> Grid | None:
     """Every quantity of every point by every source, in the order of the quantities."""
-    found = [row for point in points for row in compare_counters.compare(point)]
+    kernels = results.kernels
+    found = [
+        row
+        for point in points
+        for row in compare_counters.compare(point, kernels.get(point.kernel))
+    ]
     if not found:
         return None
     several = len(points) > 1
@@ -1465,7 +1482,7 @@ def _comparison_notes(results: Results, point: traffic.Point) -> list[str]:
 
 def agreement_sentences(results: Results) -> list[str]:
     """In how many counts machine code and hardware agree as integers, and each exception."""
-    found = compare_counters.agreement(results.counted)
+    found = compare_counters.agreement(results.counted, results.kernels)
     if not found.compared:
         return []
     sentences = [

@@ -235,7 +235,7 @@ def test_a_step_is_not_explained_where_the_model_is_off(tmp_path: Path) -> None:
 
 def test_ceilings_of_another_gpu_or_that_failed_are_not_used(tmp_path: Path) -> None:
     cases = {
-        "other": tf.ceilings(tf.gpu_run(gpu_uuid="GPU-other")),
+        "other": tf.ceilings(tf.gpu_run(gpu_name="Other GPU")),
         "failed": tf.ceilings(RUN, l2={"status": "implausible"}),
     }
     for name, ceilings in cases.items():

@@ -20,7 +20,12 @@ SIZE = (1024, 1024, 1024)
 
 
 def replayed(
-    tmp_path: Path, source: Path, name: str, *, edit: tuple[str, str] = ("", "")
+    tmp_path: Path,
+    source: Path,
+    name: str,
+    *,
+    edit: tuple[str, str] = ("", ""),
+    published: Path = PUBLISHED,
 ) -> tuple[list[dict[str, object]], set[str]]:
     """The rows of one kernel, a copy of `source` called `name`, and the kernels with samples."""
     folder = tmp_path / "kernels"
@@ -36,7 +41,7 @@ def replayed(
         tmp_path / "plan.parquet",
         kernels,
         builds_root=tmp_path / "builds",
-        published=PUBLISHED,
+        published=published,
         out=out,
         root=ROOT,
     )
@@ -86,3 +91,17 @@ def test_the_published_set_is_of_the_code_of_the_first_rungs() -> None:
     kernels = load_all(ROOT / "kernels")
     assert kernels["01_naive"].source_sha256() in measured
     assert kernels["03_shared_tile"].source_sha256() in measured
+
+
+@pytest.mark.parametrize("measured", [True, False])
+def test_ceilings_are_replayed_where_the_set_has_them(measured: bool, tmp_path: Path) -> None:
+    published = tmp_path / "published"
+    shutil.copytree(PUBLISHED / "nvidia-h200", published / "nvidia-h200")
+    row = {"name": "fma", "status": "ok", "value": 65.8, "source": "measured"}
+    given = [row] if measured else []
+    schema.write(published / "nvidia-h200" / "ceilings.parquet", "ceilings", given)
+    replayed(tmp_path, ROOT / "kernels" / "01_naive.cu", "01_naive", published=published)
+    rows = schema.read(tmp_path / "out" / "ceilings.parquet", "ceilings").to_pylist()
+    assert [(row["name"], row["value"], row["source"]) for row in rows] == [
+        ("fma", 65.8, "replayed") for _ in given
+    ]

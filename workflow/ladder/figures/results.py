@@ -43,7 +43,7 @@ class Results:
     counted: list[traffic.Point] = field(default_factory=list)
     """The `counters` table: what theory, emulator, machine code and hardware counted."""
     ceilings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Rows of the `ceilings` table that count, by name, of the chosen GPU."""
+    """Rows of the `ceilings` table that count, by name, of a card of the chosen GPU's model."""
     projected: gpus.Datasheet | None = None
     """The GPU that the rooflines are projected to; None if it is the one that was measured."""
 
@@ -161,7 +161,7 @@ def load_results(tables_dir: Path, kernels: Mapping[str, Kernel], gpus_path: Pat
         gpus.lookup((run or {}).get("gpu_name"), sheets),
         gpus.lookup(PROJECTED, sheets),
     )
-    cards = {environment.gpu_uuid for environment in chosen if environment}
+    models = {environment.gpu_name for environment in chosen if environment}
     return Results(
         runs=runs.reset_index(drop=True),
         builds=builds,
@@ -177,7 +177,7 @@ def load_results(tables_dir: Path, kernels: Mapping[str, Kernel], gpus_path: Pat
         ceilings={
             row["name"]: row
             for row in _frame_rows(tables_dir, "ceilings")
-            if row["status"] in RANKED and row["gpu_uuid"] in cards
+            if row["status"] in RANKED and row["gpu_name"] in models
         },
         projected=None if projected == sheet else projected,
     )

@@ -463,7 +463,7 @@ NO_INSTRUCTION = (
 FEWER_SLOTS = "the compiler merges shared loads, which leaves more of the issue slots to FMAs"
 
 
-FLAGS = "blocks raise flags by stores and poll them by loads of one lane, which only the hardware counts"
+FLAGS = "blocks raise flags and poll them by accesses of one lane, which hardware alone counts"
 
 
 def reason(

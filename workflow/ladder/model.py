@@ -43,7 +43,9 @@ from .emulator.result import (
 from .hardware import DRAM_READ, DRAM_WRITTEN, GLOBAL_TAGS
 
 TOLERANCE = 0.15
-"""A time, or the ratio of two, is explained if the model's is so near."""
+"""A time is explained if the model's is so near."""
+SAME = 0.05
+"""A smaller change is no step: it is not split among resources."""
 NEEDED_CEILINGS = ("fma", "shared", "shared_pairs", "shared_fma", "l2", "copy")
 
 SCHEDULERS = 4
@@ -255,34 +257,37 @@ def predict(
 # --- steps ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Step:
-    """What the model says of the step from one rung to the next."""
-
-    speed_up: float
-    """Of the model's times."""
-    shares: Mapping[Resource, float]
-    """Each resource's part of the saving; the sum is 1, and one that got slower is negative.
-    Of a step that costs time, parts of the cost."""
-
-
-def step_between(before: Prediction, after: Prediction, p: float) -> Step | None:
+def step_shares(before: Prediction, after: Prediction, p: float) -> Mapping[Resource, float] | None:
     """How the model splits a step: exact, since T^p is a sum.
 
-    None if the times are equal, or a resource was counted on one side only.
+    Returns:
+        Each resource's part of the saving, or of the loss; the sum is 1, and what went the other
+        way is negative.
+        None if the times differ by less than `SAME`, or a resource was counted on one side only.
     """
     if set(before.times_ns) != set(after.times_ns):
         return None
-    if math.isclose(before.time_ns, after.time_ns, rel_tol=1e-3):
+    if abs(math.log(before.time_ns / after.time_ns)) <= math.log1p(SAME):
         return None
     saved = before.time_ns**p - after.time_ns**p
-    shares: dict[Resource, float] = {
+    return {
         name: (before.times_ns[name] ** p - after.times_ns[name] ** p) / saved
         for name in before.times_ns
     }
-    return Step(before.time_ns / after.time_ns, shares)
 
 
 def explains(modelled: float, measured: float) -> bool:
-    """Whether two times, or two speed-ups, are within the model's tolerance."""
+    """Whether a time of the model is within its tolerance of the measured one."""
     return abs(modelled / measured - 1.0) <= TOLERANCE
+
+
+def explains_step(modelled: float, measured: float) -> bool:
+    """Whether the model's speed-up accounts for a measured one.
+
+    It must be within the tolerance and, in logarithms, between half and twice the measured one; a
+    change of less than `SAME` is explained by a model that sees less than that too.
+    """
+    if abs(math.log(measured)) <= math.log1p(SAME):
+        return abs(math.log(modelled)) <= math.log1p(SAME)
+    part = math.log(modelled) / math.log(measured)
+    return explains(modelled, measured) and 0.5 <= part <= 2.0

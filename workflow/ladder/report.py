@@ -663,6 +663,7 @@ def _tf32(results: Results) -> list[str]:
 
 # --- steps: what each moved, and what limits now --------------------------------------------------
 
+_MODEL_PCT = 100 * model.TOLERANCE
 _LEAST_SHARE = 0.05
 """A resource with a smaller part in a step is not named."""
 _COUNTERS_OF: Mapping[model.Resource, tuple[tuple[str, str], ...]] = {
@@ -701,7 +702,7 @@ def _model_reach(results: Results, table: pd.DataFrame) -> str:
     assert machine is not None
     rungs = table[table["kind"] == "rung"]
     known = rungs.dropna(subset=["model_ns"])
-    off = known[known["model_error_pct"].abs() > 100 * model.TOLERANCE]
+    off = known[known["model_error_pct"].abs() > _MODEL_PCT]
     text = (
         f"At N = {int(table['n'].iloc[0])} the model's time is within"
         f" {percent(model.TOLERANCE, 2)} of the measured one for {len(known) - len(off)} of"
@@ -735,7 +736,7 @@ def _steps_grid(table: pd.DataFrame) -> Grid | None:
     for _, row in table.iterrows():
         known = pd.notna(row["model_ns"])
         error = row["model_error_pct"]
-        off = known and abs(error) > 100 * model.TOLERANCE
+        off = known and abs(error) > _MODEL_PCT
         explained = row["explained"]
         rows.append(
             [
@@ -789,46 +790,59 @@ def step_sentences(table: pd.DataFrame) -> list[str]:
 
 
 def _step_words(before: pd.Series, row: pd.Series) -> str:
-    start = (
+    text = (
         f"From {before['series']} to {row['series']}: {_times(row['vs_previous'])} as fast"
-        " by measurement"
+        f" by measurement, {_times(row['model_vs_previous'])} by the model"
     )
-    limit = f"What limits {row['series']} now: {figures.LIMIT_NAMES[row['limit']]}."
-    if pd.isna(row["model_vs_previous"]):
-        return f"{start}; the model sees no difference. {limit}"
-    modelled = f"{_times(row['model_vs_previous'])} by the model"
     if not row["explained"]:
-        errors = _listed(f"{item['series']} by {_off(item)}" for item in (before, row))
-        return f"{start}, {modelled}, which does not explain it: it is off {errors}."
+        off = [item for item in (before, row) if abs(item["model_error_pct"]) > _MODEL_PCT]
+        errors = _listed(f"that of {item['series']} by {_off(item)}" for item in off)
+        where = f"; its time is off, {errors}" if off else ""
+        text += f", which does not explain it{where}"
     shares = {name: row[f"share_{name}"] for name in model.RESOURCES}
-    named = sorted(
-        (name for name in shares if pd.notna(shares[name]) and abs(shares[name]) >= _LEAST_SHARE),
-        key=lambda name: -shares[name],
-    )
-    saved = "saving" if row["model_vs_previous"] > 1 else "loss"
-    parts = [
-        f"{_moves(before, row, name)}: {percent(shares[name], 2)} of the {saved}" for name in named
-    ]
-    return f"{start}, {modelled}. What moved: {'; '.join(parts)}. {limit}"
+    split = row["explained"] and not any(pd.isna(share) for share in shares.values())
+    if split:
+        named = sorted(
+            (name for name, share in shares.items() if abs(share) >= _LEAST_SHARE),
+            key=lambda name: -shares[name],
+        )
+        change = "saving" if row["model_vs_previous"] > 1 else "loss"
+        parts = [
+            f"{_moves(before, row, name)}: {_minus(percent(shares[name], 2))} of the {change}"
+            for name in named
+        ]
+    else:
+        parts = [_moves(before, row, name, model.SAME) for name in model.RESOURCES]
+        parts = [part for part in parts if part]
+    moved = f"What moved: {'; '.join(parts)}" if parts else "No counter moved by 5 %"
+    return f"{text}. {moved}. What limits {row['series']}: {figures.LIMIT_NAMES[row['limit']]}."
+
+
+def _moves(before: pd.Series, row: pd.Series, resource: model.Resource, least: float = 0.0) -> str:
+    """What became of the counters behind a resource, as in `bytes of L2 8.00 G to 1.00 G`.
+
+    Args:
+        least: a counter that changed by less, as a ratio, is left out.
+    """
+    moved = []
+    for column, name in _COUNTERS_OF[resource]:
+        first, second = before[column], row[column]
+        if pd.isna(first) or pd.isna(second) or abs(second - first) <= least * first:
+            continue
+        change = f" ({_signed_percent(second / first)})" if first else ""
+        moved.append(f"{name} {_scaled(first)} \u2192 {_scaled(second)}{change}")
+    if not moved and not least:
+        return f"{figures.RESOURCE_NAMES[resource]} with equal counts, spread otherwise"
+    return _listed(moved)
+
+
+def _minus(text: str) -> str:
+    return text.replace("-", "\u2212")
 
 
 def _off(row: pd.Series) -> str:
     """How far the model's time is from the measured one."""
     return _signed_percent(1 + row["model_error_pct"] / 100)
-
-
-def _moves(before: pd.Series, row: pd.Series, resource: model.Resource) -> str:
-    """What became of the counters behind a resource, as in `bytes of L2 8.00e9 to 1.00e9`."""
-    moved = []
-    for column, name in _COUNTERS_OF[resource]:
-        first, second = before[column], row[column]
-        if pd.isna(first) or pd.isna(second) or first == second:
-            continue
-        change = f" ({_signed_percent(second / first)})" if first else ""
-        moved.append(f"{name} {_scaled(first)} \u2192 {_scaled(second)}{change}")
-    if not moved:
-        return f"{figures.RESOURCE_NAMES[resource]} with equal counts, spread otherwise"
-    return _listed(moved)
 
 
 def _scaled(value: float) -> str:

@@ -354,9 +354,13 @@ def _draw_roofs(
         peak, measured = float(roof[height]), bool(roof["measured"])
         left = peak * 1e3 / fastest if fastest else low
         axes.plot([left, high], [peak, peak], color=INK, zorder=1, **_stroke(measured))
-        below = measured
+        if compact and peak < float(peaks[height].max()):
+            continue  # one label for all
+        below = measured and not compact
         axes.annotate(
-            _peak_words(str(roof["series"]), peak, measured, compact),
+            _peaks_in_short(peaks, height)
+            if compact
+            else f"{roof['series']}: {peak:.1f} TFLOPS{' (measured)' if measured else ''}",
             xy=(high, peak),
             xytext=(-1, -3 if below else 3),
             textcoords="offset points",
@@ -378,10 +382,11 @@ def _draw_roofs(
                   **_stroke(measured))  # fmt: skip
         if not both or measured:
             axes.plot([ridge], [top], marker="|", markersize=7, color=INK, zorder=1)
+        if (not both or measured) and len(axes.figure.axes) == 1:
             axes.annotate(
                 f"ridge {ridge:.5g}",
                 xy=(ridge, top),
-                xytext=(5, -13 if measured_too else -4),
+                xytext=(5, -13 if measured_too and not compact else -4),
                 textcoords="offset points",
                 ha="left",
                 va="top",
@@ -405,10 +410,12 @@ def _draw_roofs(
         )
 
 
-def _peak_words(series: str, peak: float, measured: bool, compact: bool) -> str:
-    if compact:
-        return f"{peak:.1f} TFLOPS, {'measured' if measured else 'peak'}"
-    return f"{series}: {peak:.1f} TFLOPS{' (measured)' if measured else ''}"
+def _peaks_in_short(peaks: pd.DataFrame, height: str) -> str:
+    values = [
+        f"{row[height]:.1f}{' measured' if row['measured'] else ' peak'}"
+        for _, row in peaks.iterrows()
+    ]
+    return f"TFLOPS: {', '.join(values)}"
 
 
 def _stroke(measured: bool) -> dict[str, Any]:

@@ -61,9 +61,9 @@ def steps_table(results: Results, size: int | None = None) -> pd.DataFrame:
     """Each rung's best parameter set, and the reference, at one size: measured, modelled, counted.
 
     Times in ns, counts of one launch. `vs_previous` is the measured speed-up over the rung before
-    and `model_vs_previous` the model's; `explained` says whether they, and both times, agree within
-    `model.TOLERANCE`; the shares are each resource's part of what the model saves. Empty without
-    the ceilings that the model needs, or without counts.
+    and `model_vs_previous` the model's; `explained` says whether both times are within the model's
+    tolerance and the ratios agree (`model.explains_step`); the shares are each resource's part of
+    what the model saves. Empty without the ceilings that the model needs, or without counts.
     """
     size = counted_size(results) if size is None else size
     machine = model.machine_of(results.ceilings)
@@ -103,18 +103,17 @@ def _step_columns(
     machine: model.Machine,
 ) -> dict[str, Any]:
     measured = before[0]["time_median_ns"] / after[0]["time_median_ns"]
-    columns: dict[str, Any] = {"vs_previous": measured}
-    step = model.step_between(before[1], after[1], machine.norm)
-    if step is None:
-        return columns
+    modelled = before[1].time_ns / after[1].time_ns
     near = all(
         model.explains(prediction.time_ns, record["time_median_ns"])
         for record, prediction in (before, after)
     )
-    return columns | {
-        "model_vs_previous": step.speed_up,
-        "explained": near and model.explains(step.speed_up, measured),
-        **{f"share_{name}": share for name, share in step.shares.items()},
+    shares = model.step_shares(before[1], after[1], machine.norm) or {}
+    return {
+        "vs_previous": measured,
+        "model_vs_previous": modelled,
+        "explained": near and model.explains_step(modelled, measured),
+        **{f"share_{name}": share for name, share in shares.items()},
     }
 
 

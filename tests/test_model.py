@@ -24,6 +24,7 @@ from ladder.emulator.result import (
 )
 from ladder.figures import Results
 from ladder.hardware import DRAM_READ, DRAM_WRITTEN, GLOBAL_TAGS
+from ladder.manifest import load_all
 from ladder.model import Demand, Machine, demand_of, machine_of, norm, norm_exponent, predict
 
 KERNELS = tf.repository_kernels()
@@ -259,6 +260,20 @@ def test_ceilings_of_another_gpu_or_that_failed_are_not_used(tmp_path: Path) -> 
     for name, ceilings in cases.items():
         results = modelled(tmp_path / name / "tables", ceilings=ceilings)
         assert figures.steps_table(results).empty, name
+
+
+PUBLISHED = tf.ROOT / "results/published/nvidia-h200"
+
+
+@pytest.mark.skipif(
+    not (PUBLISHED / "ceilings.parquet").exists(), reason="published without ceilings"
+)
+def test_the_model_holds_for_two_thirds_of_the_published_rungs() -> None:
+    kernels = load_all(tf.ROOT / "kernels")
+    results = figures.load_results(PUBLISHED, kernels, tf.ROOT / "config/gpus.yaml")
+    table = figures.steps_table(results)
+    rungs = table[table["kind"] == "rung"]
+    assert (rungs["model_error_pct"].abs() <= 100 * model.TOLERANCE).mean() >= 2 / 3
 
 
 # --- in the report --------------------------------------------------------------------------------

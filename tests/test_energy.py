@@ -92,7 +92,7 @@ def test_a_measured_point_has_the_energy_of_its_counter(make_project: MakeProjec
         kernels=["01_naive"],
     )
     # Launches of 0.1 ms on the device's clock that keep the host busy: the counter needs real time.
-    project.fake_gpu(energy_step_s=0.02, launch_sleep_s=0.002)
+    project.fake_gpu(energy_step_s=0.02, launch_sleep_s=0.001)
     project.pretend_compiled()
     project.measure()
     rows = {row["cache_mode"]: row for row in project.table("points")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,20 @@ def test_what_is_chosen_has_the_results_of_the_kernel_that_runs(measured: Projec
         for column in ("status", "time_median_ns", "source_sha256", "cubin_sha256", "eta_max"):
             assert pick[column] == two[column] is not None, column
     assert {row["kernel"] for row in measured.table("builds")} == {"10_one", "11_two"}
+
+
+def test_every_point_has_all_its_samples_whichever_name_they_were_taken_under(
+    measured: Project,
+) -> None:
+    taken = Counter(
+        (row["kernel"], row["params"], row["m"], row["n"], row["k"])
+        for row in measured.table("samples")
+        if row["phase"] == "sample" and not row["superseded"]
+    )
+    points = measured.table("points")
+    assert {row["kernel"] for row in points} == {"10_one", "11_two", "15_pick"}
+    for row in points:
+        assert taken[row["kernel"], row["params"], row["m"], row["n"], row["k"]] == row["samples"]
 
 
 def test_what_is_chosen_is_checked_and_timed_once(measured: Project) -> None:

@@ -7,7 +7,7 @@ Results of different GPUs and drivers stand in rows of their own and are never a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
@@ -57,7 +57,8 @@ def collect(
         Number of points by status.
     """
     finished = load(out / "journal")
-    used: dict[str, str] = {}  # point key -> run
+    # By key: a kernel that selects others has points, and so their samples, in common with them.
+    used: dict[str, dict[Point, None]] = {}
     points: list[dict[str, Any]] = []
     for newest, run in enumerate(_newest_runs(finished)):
         for item, row in _point_rows(plan, kernels, builds_root, finished, run, gpus):
@@ -65,7 +66,7 @@ def collect(
             if item.fault and newest > 0:
                 continue
             points.append(row)
-            used[item.point_key] = run["run_id"]
+            used.setdefault(item.point_key, {})[item.point] = None
 
     schema.write(out / "runs.parquet", "runs", [_run_row(run) for run in finished.runs.values()])
     # Builds that no point of the plan uses lie beside the others: a search tries many sets.
@@ -350,16 +351,20 @@ def _verdict(
     return _failure((Status.OK, None))
 
 
-def samples_table(finished: Finished, wanted: Mapping[str, str]) -> pa.Table:
-    """Every sample of the wanted points, warm-up, first launches and void visits included."""
+def samples_table(finished: Finished, wanted: Mapping[str, Iterable[Point]]) -> pa.Table:
+    """Every sample of the wanted points, warm-up, first launches and void visits included.
+
+    Args:
+        wanted: points by their key; each has all samples that were taken under the key.
+    """
     columns: dict[str, list[Any]] = {name: [] for name in schema.SAMPLES.names}
 
-    def add(visit: Mapping[str, Any], superseded: bool) -> None:
+    def add(point: Point, visit: Mapping[str, Any], superseded: bool) -> None:
         index = 0
         for chunk in visit.get("chunks", []):
             count = len(chunk["times_ns"])
             constant = {
-                **{name: visit[name] for name in ("kernel", "params", "m", "n", "k", "cache_mode")},
+                **point.row(),
                 "gpu_uuid": finished.runs[visit["run_id"]]["gpu_uuid"],
                 "run_id": visit["run_id"],
                 "round": visit["round"],
@@ -376,11 +381,12 @@ def samples_table(finished: Finished, wanted: Mapping[str, str]) -> pa.Table:
             columns["time_per_launch_ns"].extend(chunk["times_ns"])
             index += count
 
-    for key in wanted:
-        for _, visit in sorted(finished.visits.get(key, {}).items()):
-            add(visit, superseded=False)
+    for key, points in wanted.items():
+        for point in points:
+            for _, visit in sorted(finished.visits.get(key, {}).items()):
+                add(point, visit, superseded=False)
     for visit in finished.superseded:
-        if visit["key"] in wanted:
-            add(visit, superseded=True)
+        for point in wanted.get(visit["key"], ()):
+            add(point, visit, superseded=True)
     arrays = [pa.array(columns[field.name], type=field.type) for field in schema.SAMPLES]
     return pa.Table.from_arrays(arrays, schema=schema.SAMPLES)

@@ -14,7 +14,10 @@
 //              multiprocessor's registers and halve the traffic from L2 against 128 x 128.
 //              The loop must stay small: UNROLL steps along k are enough, for 32 steps of 8 x 16
 //              are 70 KB of instructions.
-// Measured     Not yet.
+// Measured     NVIDIA H200, TFLOPS: 51.6 at N = 2048, 53.2 at 4096, 54.0 at 8192; cuBLAS FP32 49.5,
+//              51.3 and 51.2 (results/published/nvidia-h200). At 4096 that is 1.37 times rung 11 and
+//              1.19 times rung 10; the FMA pipe is busy for 84 % of the time that a multiprocessor
+//              works.
 //
 // BM        rows of C per block
 // BN        columns of C per block

@@ -13,7 +13,10 @@
 //              much as it saves: SPLITS * BM * BN floats cross between multiprocessors per tile.
 //              Atomics or a pass over global memory would cost more, and atomics also the order.
 //              At large N splitting is all cost and no gain: SPLITS 1 is rung 10 with slices.
-// Measured     Not yet.
+// Measured     NVIDIA H200, TFLOPS, the best of three sets: 8.65 at N = 256, 25.4 at 512, 39.6 at 1024;
+//              cuBLAS FP32 4.51, 20.7 and 35.4 (results/published/nvidia-h200). At 4096 it has 43.8,
+//              0.82 times rung 12: there are tiles enough. Clusters of 8 place badly: with one block
+//              per multiprocessor only 15 fit at a time, on 120 of 132.
 //
 // BM       rows of C per cluster
 // BN       columns of C per cluster

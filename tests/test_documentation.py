@@ -206,7 +206,7 @@ def test_the_quick_overlay_is_a_small_part_of_the_default() -> None:
     folder = ROOT / "config"
     full, kernels = load([folder / "config.yaml"], ROOT)
     quick, _ = load([folder / "config.yaml", folder / "quick.yaml"], ROOT)
-    assert len(quick.sizes.all()) == 3
+    assert len(quick.sizes.all()) == 2
     assert len(plan_points(quick, kernels)) < len(plan_points(full, kernels)) / 4
     assert quick.protocol.minimum_total_ms < full.protocol.minimum_total_ms
 

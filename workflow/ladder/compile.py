@@ -83,8 +83,8 @@ def supported_architectures() -> list[str]:
     return [f"sm_{number}" for number in architectures]
 
 
-# Where there is a driver, NVRTC keeps what it compiled in the driver's cache, and takes it from there
-# without the report of registers.
+# Where there is a driver, NVRTC keeps what it compiled in the driver's cache, and takes it from
+# there without the report of registers.
 _WITHOUT_EFFECT_ON_CODE = ["--no-cache"]
 
 

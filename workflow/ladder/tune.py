@@ -107,9 +107,9 @@ def narrowed(kernel: Kernel, choices: Iterable[str]) -> Kernel:
     for choice in choices:
         name, _, text = choice.partition("=")
         if name not in space:
+            searched = ", ".join(sorted(space)) or "nothing"
             raise UserError(
-                f"--values {choice}: {kernel.name} searches {', '.join(sorted(space)) or 'nothing'};"
-                " write NAME=V,V"
+                f"--values {choice}: {kernel.name} searches {searched}; write NAME=V,V"
             )
         wanted = text.split(",")
         listed = [str(value) for value in space[name]]

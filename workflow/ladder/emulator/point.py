@@ -135,10 +135,12 @@ def emulate_point(
         )
     work = m * n * k * _part_that_runs(launch, m, n, k, sample)
     if most_fma is not None and work > most_fma:
-        return without_result(
+        skipped = without_result(
             Status.SKIPPED_UNSUPPORTED,
             f"too long for a CPU: {work:,.0f} multiply-adds, of which {most_fma:,} may run",
         )
+        # Machine code is counted without running its multiply-adds.
+        return replace(skipped, compiled=_count_all(programs, launch, m, n, k))
     try:
         result = _run(
             kernel.source_path,
@@ -169,7 +171,7 @@ def emulate_point(
         eta,
         hashlib.sha256(c.tobytes()).hexdigest() if whole else None,
         derived(result.counters, result.sites, m, n, k),
-        {name: _count(code, launch, m, n, k) for name, code in (programs or {}).items()},
+        _count_all(programs, launch, m, n, k),
     )
 
 
@@ -335,6 +337,12 @@ def _send_point(sender: Connection, options: Mapping[str, Any], *point: Any) -> 
         sender.send(error)
 
 
+def _count_all(
+    programs: Mapping[str, Program | str] | None, launch: Launch, m: int, n: int, k: int
+) -> dict[str, CompiledCounts | str]:
+    return {name: _count(code, launch, m, n, k) for name, code in (programs or {}).items()}
+
+
 def _count(program: Program | str, launch: Launch, m: int, n: int, k: int) -> CompiledCounts | str:
     if isinstance(program, str):
         return program
@@ -385,7 +393,8 @@ def _judge(
 def counter_rows(point: EmulatedPoint) -> list[dict[str, Any]]:
     """Rows of the `counters` table: source-level counts and ratios, then those of each CUBIN.
 
-    A point that could not run is one row without a value, whose metric is `emulation`.
+    In place of the source-level counts of a point that could not run is one row without a value,
+    whose metric is `emulation`.
     """
     key = {
         "kernel": point.kernel,
@@ -394,8 +403,9 @@ def counter_rows(point: EmulatedPoint) -> list[dict[str, Any]]:
         "n": point.n,
         "k": point.k,
     }
+    rows: list[dict[str, Any]]
     if point.result is None:
-        return [
+        rows = [
             {
                 **key,
                 "metric": "emulation",
@@ -404,21 +414,22 @@ def counter_rows(point: EmulatedPoint) -> list[dict[str, Any]]:
                 "detail": point.detail,
             }
         ]
-    inexact = point.result.inexact
-    # A fault says more than a count that is not exact.
-    uncounted = inexact is not None and point.correct
-    rows = [
-        {
-            **key,
-            "metric": name,
-            "value": None if inexact else float(value),
-            "unit": UNITS[name],
-            "source": "emulator",
-            "status": Status.MISSING_METRIC if uncounted else point.status,
-            "detail": inexact if uncounted else point.detail,
-        }
-        for name, value in {**point.result.counters, **point.ratios}.items()
-    ]
+    else:
+        inexact = point.result.inexact
+        # A fault says more than a count that is not exact.
+        uncounted = inexact is not None and point.correct
+        rows = [
+            {
+                **key,
+                "metric": name,
+                "value": None if inexact else float(value),
+                "unit": UNITS[name],
+                "source": "emulator",
+                "status": Status.MISSING_METRIC if uncounted else point.status,
+                "detail": inexact if uncounted else point.detail,
+            }
+            for name, value in {**point.result.counters, **point.ratios}.items()
+        ]
     for architecture, counted in point.compiled.items():
         common = {**key, "architecture": architecture, "source": "compiled"}
         if isinstance(counted, str):

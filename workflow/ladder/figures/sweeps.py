@@ -43,14 +43,14 @@ def block_shape_table(results: Results, kernel: str) -> pd.DataFrame:
 
 
 def swept_kernels(results: Results) -> list[str]:
-    """Kernels of which more than one parameter set was tried, and at least one has a time."""
+    """Kernels of which several parameter sets were tried at one size, and at least one has a time.
+
+    A kernel that selects others runs one set at each size, so there is nothing to compare.
+    """
     timed = set(squares(results.ranked)["kernel"])
-    return [
-        name
-        for name in results.rungs()
-        if results.points.loc[results.points["kernel"] == name, "params"].nunique() > 1
-        and name in timed
-    ]
+    sets = results.points.groupby(["kernel", "m", "n", "k"])["params"].nunique().groupby("kernel")
+    swept = sets.max() > 1
+    return [name for name in results.rungs() if swept.get(name, False) and name in timed]
 
 
 def block_shape_heatmap(table: pd.DataFrame, look: Look) -> Figure:

@@ -108,9 +108,7 @@ def narrowed(kernel: Kernel, choices: Iterable[str]) -> Kernel:
         name, _, text = choice.partition("=")
         if name not in space:
             searched = ", ".join(sorted(space)) or "nothing"
-            raise UserError(
-                f"--values {choice}: {kernel.name} searches {searched}; write NAME=V,V"
-            )
+            raise UserError(f"--values {choice}: {kernel.name} searches {searched}; write NAME=V,V")
         wanted = text.split(",")
         listed = [str(value) for value in space[name]]
         if not set(wanted) <= set(listed):

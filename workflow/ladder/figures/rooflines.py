@@ -348,30 +348,26 @@ def _draw_roofs(
         compact: whether there is little room for words.
     """
     low, high = span
-    measured_too = bool(peaks["measured"].any())
     fastest = float(bandwidths["memory_gb_s"].max()) if len(bandwidths) else None
     for _, roof in peaks.iterrows():
         peak, measured = float(roof[height]), bool(roof["measured"])
         left = peak * 1e3 / fastest if fastest else low
         axes.plot([left, high], [peak, peak], color=INK, zorder=1, **_stroke(measured))
-        if compact and peak < float(peaks[height].max()):
-            continue  # one label for all
-        below = measured and not compact
-        axes.annotate(
-            _peaks_in_short(peaks, height)
-            if compact
-            else f"{roof['series']}: {peak:.1f} TFLOPS{' (measured)' if measured else ''}",
-            xy=(high, peak),
-            xytext=(-1, -3 if below else 3),
-            textcoords="offset points",
-            ha="right",
-            va="top" if below else "bottom",
-            fontsize=6.5,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4} if below else None,
-            zorder=2,
-        )
     if peaks.empty:
         return
+    # Above all roofs, for below them are the kernels.
+    summit = float(peaks[height].max())
+    axes.annotate(
+        _peaks_in_short(peaks, height)
+        if compact or len(peaks) > 1
+        else f"{peaks['series'].iloc[0]}: {summit:.1f} TFLOPS",
+        xy=(high, summit),
+        xytext=(-1, 3),
+        textcoords="offset points",
+        ha="right",
+        va="bottom",
+        fontsize=6.5,
+    )
     both = bandwidths["measured"].nunique() > 1
     for _, roof in bandwidths.iterrows():
         bandwidth, measured = float(roof["memory_gb_s"]), bool(roof["measured"])
@@ -383,13 +379,18 @@ def _draw_roofs(
         if not both or measured:
             axes.plot([ridge], [top], marker="|", markersize=7, color=INK, zorder=1)
         if (not both or measured) and len(axes.figure.axes) == 1:
+            # At the foot, where neither roofs nor kernels are.
+            foot = axes.get_ylim()[0]
+            axes.plot(
+                [ridge, ridge], [foot, top], color=INK, linewidth=0.5, linestyle=":", zorder=1
+            )
             axes.annotate(
                 f"ridge {ridge:.5g}",
-                xy=(ridge, top),
-                xytext=(5, -13 if measured_too and not compact else -4),
+                xy=(ridge, foot),
+                xytext=(3, 3),
                 textcoords="offset points",
                 ha="left",
-                va="top",
+                va="bottom",
                 fontsize=6.5,
             )
         # Beside the roof, along a line parallel to it: below what was measured, above the rest.
@@ -415,7 +416,7 @@ def _peaks_in_short(peaks: pd.DataFrame, height: str) -> str:
         f"{row[height]:.1f}{' measured' if row['measured'] else ' peak'}"
         for _, row in peaks.iterrows()
     ]
-    return f"TFLOPS: {', '.join(values)}"
+    return f"FP32 TFLOPS: {', '.join(values)}"
 
 
 def _stroke(measured: bool) -> dict[str, Any]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
+import warnings
+
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
@@ -65,27 +68,39 @@ def block_shape_heatmap(table: pd.DataFrame, look: Look) -> Figure:
     sizes = sorted(table["n"].unique())
     shade = table.pivot(index="label", columns="n", values="pct_of_best").reindex(labels)[sizes]
     values = table.pivot(index="label", columns="n", values="tflops").reindex(labels)[sizes]
-    if look.narrow and len(sizes) > 8:
-        keep = [n for n in sizes if n % 256 == 0][-8:] or sizes[-8:]
-        shade, values, sizes = shade[keep], values[keep], keep
-    figure = new_figure(look, 0.85 + 0.215 * len(labels))
+    written = labels
+    if look.narrow:
+        written = ["\n".join(textwrap.wrap(label, 14)) for label in labels]
+        most = 8 if max(map(len, labels)) <= 12 else 6
+        if len(sizes) > most:
+            keep = [n for n in sizes if n % 256 == 0][-most:] or sizes[-most:]
+            shade, values, sizes = shade[keep], values[keep], keep
+    lines = max(label.count("\n") for label in written) + 1
+    figure = new_figure(look, 0.85 + (0.215 + 0.11 * (lines - 1)) * len(labels))
     axes = figure.subplots()
+    if look.narrow:  # before the heat map, which measures its labels at once
+        axes.tick_params(axis="both", labelsize=6.5)
     cmap = sns.light_palette("#0b4f8a", as_cmap=True)
     low = min(float(np.nanmin(shade.to_numpy())), 90.0)
     texts = values.map(lambda value: "" if pd.isna(value) else short(value))
-    sns.heatmap(
-        shade,
-        annot=texts,
-        fmt="",
-        cmap=cmap,
-        vmin=low,
-        vmax=100,
-        ax=axes,
-        linewidths=0.8,
-        linecolor="white",
-        annot_kws={"fontsize": 6.2 if look.narrow else 6.8},
-        cbar_kws={"label": "% of the best\nat this size", "aspect": 12, "pad": 0.015},
-    )
+    with warnings.catch_warnings():
+        # It draws once in between, before the layout has made room for its labels.
+        warnings.filterwarnings("ignore", message="constrained_layout not applied")
+        sns.heatmap(
+            shade,
+            annot=texts,
+            fmt="",
+            cmap=cmap,
+            vmin=low,
+            vmax=100,
+            ax=axes,
+            linewidths=0.8,
+            linecolor="white",
+            xticklabels=[str(n) for n in sizes],
+            yticklabels=written,
+            annot_kws={"fontsize": 6.2 if look.narrow else 6.8},
+            cbar_kws={"label": "% of the best\nat this size", "aspect": 12, "pad": 0.015},
+        )
     winners = table[table["best"]].set_index("n")["label"]
     for row, label in enumerate(labels):
         for column, size in enumerate(sizes):
@@ -118,8 +133,8 @@ def block_shape_heatmap(table: pd.DataFrame, look: Look) -> Figure:
     axes.set_xlabel("N  (M = N = K); cells: TFLOPS")
     axes.set_ylabel("")
     axes.tick_params(axis="both", length=0)
-    axes.set_xticklabels([str(n) for n in sizes], rotation=0 if len(sizes) <= 16 else 45)
-    axes.set_yticklabels(labels, rotation=0)
+    axes.tick_params(axis="x", rotation=0 if len(sizes) <= 16 else 45)
+    axes.tick_params(axis="y", rotation=0)
     axes.grid(visible=False)
     colorbar = axes.collections[0].colorbar
     if colorbar is not None:

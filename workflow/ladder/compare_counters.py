@@ -78,6 +78,10 @@ _COPIED = (
     "smsp__sass_data_bytes_mem_global_op_ldgsts.sum",
     "smsp__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts.sum",
 )
+_CLUSTER_BYTES = "cluster_load_bytes"
+_REMOTE_LOADS = "smsp__sass_inst_executed_op_dshared_ld.sum"
+_QUADS_BYTES = 512
+"""Of a warp's load of four floats a lane, as the cluster's shared memory is read."""
 _SASS_WAVEFRONTS = {
     SHARED_LOAD_WAVEFRONTS: "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
     SHARED_STORE_WAVEFRONTS: "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
@@ -135,13 +139,19 @@ def _useful(counts: Counts, point: Point) -> float | None:
     """Useful bytes per sector by hardware counters; cp.async are loads that have their own."""
     if counts.get(_COPIED[1]) and all(name in counts for name in (*_LOADED, *_COPIED)):
         loaded, copied = ([counts[name] for name in names] for names in (_LOADED, _COPIED))
-        return (loaded[0] + copied[0]) / (loaded[1] + copied[1])
+        # Loads from the cluster's shared memory have bytes here, and no sectors.
+        useful = copied[0] + (loaded[0] if loaded[1] else 0.0)
+        return useful / (loaded[1] + copied[1])
     return counts.get(BYTES_PER_SECTOR)
 
 
 def _issued_share(counts: Counts, point: Point) -> float | None:
     fma, issued = counts.get(FFMA), counts.get(INSTRUCTIONS)
     return fma / th.WARP / issued if issued and fma is not None else None
+
+
+def _xbar_read(counts: Counts, point: Point) -> float | None:
+    return counts.get(_XBAR_READ)
 
 
 def _l2_intensity(counts: Counts, point: Point) -> float | None:
@@ -216,7 +226,7 @@ QUANTITIES: tuple[Compared, ...] = (
         "bytes from L2",
         th.L2_READ_BOUND,
         "byte",
-        {"theory": _plain(th.L2_READ_BOUND), "hardware": _plain(_XBAR_READ)},
+        {"theory": _plain(th.L2_READ_BOUND), "hardware": _xbar_read},
         bound="at most",
     ),
     Compared(
@@ -271,6 +281,10 @@ QUANTITIES: tuple[Compared, ...] = (
         bound="at most",
     ),
 )
+
+
+_OF_L2: tuple[Reader, ...] = (_xbar_read, _l2_intensity)
+"""What is made of the bytes that L2 sends."""
 
 
 # --- the comparison -------------------------------------------------------------------------------
@@ -388,7 +402,11 @@ def _row(
         return Row(*common, "not measured", None)
     broken = _broken(quantity, values)
     if broken:
-        why = _merged_reason(counts) if quantity.metric == th.FMA_SHARE else None
+        why = None
+        if quantity.metric == th.FMA_SHARE:
+            why = _merged_reason(counts)
+        elif "hardware" in quantity.read and quantity.read["hardware"] in _OF_L2:
+            why = _l2_reason(counts.get("hardware", {}))
         return Row(*common, "explained" if why else "beyond bound", why)
     # Theory bounds the others, which are held against each other only.
     held = [kind for kind in values if not (quantity.bound and kind == "theory")]
@@ -463,6 +481,15 @@ NO_INSTRUCTION = (
 FEWER_SLOTS = "the compiler merges shared loads, which leaves more of the issue slots to FMAs"
 
 
+OWN_PART = (
+    "a block's loads from its own shared memory through the cluster's window count as shared loads"
+)
+FETCHED_TWICE = (
+    "cp.async into rows that begin within a sector fetch the sectors at their ends twice, which the"
+    " smsp__sass counters count and the l1tex__t counters do not"
+)
+
+
 FLAGS = "blocks raise flags and poll them by accesses of one lane, which hardware alone counts"
 
 
@@ -497,6 +524,15 @@ def reason(
             requests, sectors = (_moved(name, a, b) for name in both)
             if metric in both and requests == sectors > 0:
                 return FLAGS
+    if later.kind == "hardware" and _REMOTE_LOADS in b:
+        own = a.get(_CLUSTER_BYTES, 0.0) / _QUADS_BYTES - b[_REMOTE_LOADS]
+        if metric == SHARED_LOADS and _moved(metric, a, b) == own > 0:
+            return OWN_PART
+        passed = b.get(_SASS_WAVEFRONTS[SHARED_LOAD_WAVEFRONTS])
+        if metric == SHARED_LOAD_WAVEFRONTS and passed == a.get(metric, 0.0) + 4 * own:
+            return OWN_PART
+    if later.kind == "hardware" and metric == th.BYTES_PER_SECTOR and _fetched_twice(b):
+        return FETCHED_TWICE
     if later.kind == "hardware" and metric in _WAVEFRONTS_OF:
         wavefronts = _WAVEFRONTS_OF[metric]
         extra = b.get(wavefronts, 0.0) - b.get(_SASS_WAVEFRONTS[wavefronts], math.inf)
@@ -515,6 +551,21 @@ _BEFORE_COMPILER = ("theory", "emulator")
 
 def _moved(metric: str, a: Counts, b: Counts) -> float:
     return b[metric] - a[metric] if metric in a and metric in b else 0.0
+
+
+def _fetched_twice(counts: Counts) -> bool:
+    """Whether the GPU's two counters of load sectors differ, by sectors of cp.async."""
+    copied, seen = counts.get(_COPIED[1], 0.0), counts.get(GLOBAL_LOAD_SECTORS, math.inf)
+    return copied + counts.get(_LOADED[1], 0.0) > seen
+
+
+def _l2_reason(counts: Counts) -> str | None:
+    """Why L2 sent more than what misses L1: by byte what was fetched twice, and the cluster's."""
+    sectors = counts.get(_COPIED[1], 0.0) + counts.get(_LOADED[1], 0.0)
+    remote = _QUADS_BYTES * counts.get(_REMOTE_LOADS, 0.0)
+    if _fetched_twice(counts) and counts.get(_XBAR_READ) == th.SECTOR_BYTES * sectors + remote:
+        return FETCHED_TWICE
+    return None
 
 
 def _merged_reason(counts: Mapping[str, Counts]) -> str | None:

@@ -105,6 +105,10 @@ def test_points_tell_what_runs_and_only_that_is_built() -> None:
     winners = {"13_split_k": [winner(cube(512), SMALL, 20.0)]}
     points = [item.point for item in plan_points(config, kernels, winners)]
     assert {point.parameters()["RUNG"] for point in points} == {13}
+    both = ["sm_90a", "sm_120"]
+    assert plan_builds(config, kernels, both, winners, tuned_for=both[:1]) == plan_builds(
+        config, kernels, both[:1], winners
+    ), "what was tuned for one GPU is built for that one"
     (build,) = plan_builds(config, kernels, ["sm_90a"], winners)
     assert build.kernel == "13_split_k" and json.loads(build.params) == SMALL
     assert len(points) == len(plan_points(config, kernels))

@@ -117,7 +117,8 @@ def _cmd_plan(arguments: argparse.Namespace) -> int:
     winners = read_winners(arguments.tuned) if arguments.tuned else {}
     planned = write_plan(arguments.out, config, kernels, winners)
     refused = sum(1 for item in planned if item.fault)
-    builds = plan_builds(config, kernels, config.architectures, winners)
+    first = config.architectures[:1]
+    builds = plan_builds(config, kernels, config.architectures, winners, tuned_for=first)
     print(f"{arguments.out}: {len(planned)} points ({refused} cannot run), {len(builds)} builds")
     return 0
 

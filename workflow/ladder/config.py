@@ -134,7 +134,7 @@ class Emulator(Document):
 
     use: Literal["auto", "always", "never"] = "auto"
     """`auto` emulates where no GPU measures; `always` does so beside one, too."""
-    sizes: list[Shape] = [[65, 129, 33], [384, 384, 384], [2048, 2048, 2048]]
+    sizes: list[Shape] = [[65, 129, 33], [256, 256, 256], [2048, 2048, 2048]]
     """[M, N, K]; large grids are sampled, small ones run whole."""
     most_fma: Annotated[int, Field(ge=1)] = 150_000_000
     """Leave out a size if the blocks to run make more multiply-adds: a second or two of a core."""
@@ -156,7 +156,7 @@ class Profile(Document):
 
     use: Literal["auto", "required", "never"] = "auto"
     """`auto` profiles where a GPU measures, and says why where it cannot; `required` then fails."""
-    sizes: list[Shape] = [[2048, 2048, 2048], [4096, 4096, 4096]]
+    sizes: list[Shape] = [[256, 256, 256], [2048, 2048, 2048], [4096, 4096, 4096]]
     """[M, N, K]; those among them that are measured are profiled."""
     every_set: list[str] = []
     """Kernels of which every parameter set is profiled; of the others the fastest at each size."""

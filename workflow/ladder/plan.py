@@ -96,19 +96,24 @@ def plan_builds(
     kernels: Mapping[str, Kernel],
     architectures: list[str],
     winners: Winners | None = None,
+    tuned_for: list[str] | None = None,
 ) -> list[Build]:
     """Every CUBIN to compile, sorted; parameter sets that violate a constraint have none.
 
     Args:
         winners: what was tuned, for kernels that select others.
+        tuned_for: architectures that sets are built for which only such a kernel runs: they were
+            tuned for one GPU and may not fit another. By default all.
     """
     builds = set()
     for kernel in kernels.values():
+        selects = bool(kernel.candidates) and tuned_for is not None
         for params in _sets_that_run(config, kernel, winners or {}):
             runs, own = kernel.resolve(params)
             if runs.needs_build and runs.violated_constraint(own) is None:
                 builds |= {
-                    Build(runs.name, canonical(own), architecture) for architecture in architectures
+                    Build(runs.name, canonical(own), architecture)
+                    for architecture in (tuned_for or () if selects else architectures)
                 }
     return sorted(builds)
 

@@ -48,7 +48,13 @@ TUNED = Path(
     else f"results/published/{SETTINGS.gpu.replay}/tuned.yaml"
 )
 try:
-    BUILDS = plan_builds(SETTINGS, KERNELS, ARCHITECTURES, read_winners(TUNED))
+    BUILDS = plan_builds(
+        SETTINGS,
+        KERNELS,
+        ARCHITECTURES,
+        read_winners(TUNED),
+        tuned_for=[GPU.architecture] if GPU else SETTINGS.architectures[:1],
+    )
 except UserError as error:
     raise WorkflowError(str(error)) from None
 CONFIG_JSON = json.dumps(SETTINGS.model_dump(mode="json"), sort_keys=True)

@@ -217,12 +217,12 @@ def test_reads_of_the_own_part_through_the_cluster_are_told_by_those_of_other_bl
     theory = {loads: 100_663_296.0, passes: 201_326_592.0, cc._CLUSTER_BYTES: 2 * 512 * own}
     seen = {
         loads: theory[loads] + own,
-        cc._SASS_WAVEFRONTS[passes]: theory[passes] + 4 * own,
-        cc._REMOTE_LOADS: own,
+        cc.EXACT_WAVEFRONTS[passes]: theory[passes] + 4 * own,
+        cc.REMOTE_LOADS: own,
     }
     for metric in (loads, passes):
         assert row_of(metric, theory=theory, hardware=seen).reason == cc.OWN_PART
-    fewer = {**seen, loads: seen[loads] - 1, cc._SASS_WAVEFRONTS[passes]: 4.0}
+    fewer = {**seen, loads: seen[loads] - 1, cc.EXACT_WAVEFRONTS[passes]: 4.0}
     for metric in (loads, passes):
         assert row_of(metric, theory=theory, hardware=fewer).verdict == "unexplained"
 
@@ -231,21 +231,24 @@ def test_sectors_fetched_twice_are_told_by_the_two_counters_of_the_launch() -> N
     # Rung 13 again: L2 sent the copies' sectors and what the cluster's blocks read of each other.
     theory = {th.L2_READ_BOUND: 6_710_886_400.0, th.BYTES_PER_SECTOR: 30.72}
     seen = {
-        cc._XBAR_READ: 7_650_410_496.0, SECTORS: 209_715_200.0, cc._REMOTE_LOADS: 262_144.0,
-        cc._LOADED[0]: 268_435_456.0, cc._LOADED[1]: 0.0,
-        cc._COPIED[0]: 6_442_450_944.0, cc._COPIED[1]: 234_881_024.0,
+        cc.L2_READ: 7_650_410_496.0, SECTORS: 209_715_200.0, cc.REMOTE_LOADS: 262_144.0,
+        cc.LOADED_BYTES: 268_435_456.0, cc.LOADED_SECTORS: 0.0,
+        cc.COPIED_BYTES: 6_442_450_944.0, cc.COPIED_SECTORS: 234_881_024.0,
     }  # fmt: skip
     for metric in (th.L2_READ_BOUND, th.BYTES_PER_SECTOR):
         row = row_of(metric, theory=theory, hardware=seen)
         assert (row.verdict, row.reason) == ("explained", cc.FETCHED_TWICE)
-    more = {**seen, cc._XBAR_READ: seen[cc._XBAR_READ] + 32}
+    more = {**seen, cc.L2_READ: seen[cc.L2_READ] + 32}
     assert row_of(th.L2_READ_BOUND, theory=theory, hardware=more).verdict == "beyond bound"
-    once = {**seen, SECTORS: seen[cc._COPIED[1]]}
+    once = {**seen, SECTORS: seen[cc.COPIED_SECTORS]}
     assert row_of(th.BYTES_PER_SECTOR, theory=theory, hardware=once).verdict == "unexplained"
 
 
 def test_useful_bytes_of_a_sector_count_cp_async_too() -> None:
-    loaded, copied = cc._LOADED, cc._COPIED
+    loaded, copied = (
+        (cc.LOADED_BYTES, cc.LOADED_SECTORS),
+        (cc.COPIED_BYTES, cc.COPIED_SECTORS),
+    )
     hardware = {loaded[0]: 320.0, loaded[1]: 20.0, copied[0]: 960.0, copied[1]: 30.0}
     row = row_of(
         th.BYTES_PER_SECTOR,

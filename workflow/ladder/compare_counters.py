@@ -42,7 +42,18 @@ from .emulator.result import (
     TMA_LOAD_BYTES,
     TMA_LOAD_SECTORS,
 )
-from .hardware import BYTES_PER_SECTOR, DRAM_READ, DRAM_WRITTEN
+from .hardware import (
+    BYTES_PER_SECTOR,
+    COPIED_BYTES,
+    COPIED_SECTORS,
+    DRAM_READ,
+    DRAM_WRITTEN,
+    EXACT_WAVEFRONTS,
+    L2_READ,
+    LOADED_BYTES,
+    LOADED_SECTORS,
+    REMOTE_LOADS,
+)
 from .manifest import Kernel
 from .status import RANKED
 from .tensor_maps import mapped_matrices
@@ -69,24 +80,9 @@ BOUND_SLACK = 0.01
 
 # --- what is compared -----------------------------------------------------------------------------
 
-_XBAR_READ = "l1tex__m_xbar2l1tex_read_bytes.sum"
-_LOADED = (
-    "smsp__sass_data_bytes_mem_global_op_ld.sum",
-    "smsp__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ld.sum",
-)
-_COPIED = (
-    "smsp__sass_data_bytes_mem_global_op_ldgsts.sum",
-    "smsp__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts.sum",
-)
 _CLUSTER_BYTES = "cluster_load_bytes"
-_REMOTE_LOADS = "smsp__sass_inst_executed_op_dshared_ld.sum"
 _QUADS_BYTES = 512
 """Of a warp's load of four floats a lane, as the cluster's shared memory is read."""
-_SASS_WAVEFRONTS = {
-    SHARED_LOAD_WAVEFRONTS: "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
-    SHARED_STORE_WAVEFRONTS: "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
-}
-"""The same without wavefronts that belong to no instruction."""
 _WAVEFRONTS_OF = {
     SHARED_LOAD_CONFLICTS: SHARED_LOAD_WAVEFRONTS,
     SHARED_STORE_CONFLICTS: SHARED_STORE_WAVEFRONTS,
@@ -128,20 +124,21 @@ def _ratio(name: str) -> Reader:
 
 def _count(name: str, metric: str, unit: str, *kinds: str) -> Compared:
     read = {kind: _plain(metric) for kind in kinds or ORDER}
-    if metric in _SASS_WAVEFRONTS and "hardware" in read:
+    if metric in EXACT_WAVEFRONTS and "hardware" in read:
         read["hardware"] = lambda counts, point: counts.get(
-            _SASS_WAVEFRONTS[metric], counts.get(metric)
+            EXACT_WAVEFRONTS[metric], counts.get(metric)
         )
     return Compared(name, metric, unit, read)
 
 
 def _useful(counts: Counts, point: Point) -> float | None:
     """Useful bytes per sector by hardware counters; cp.async are loads that have their own."""
-    if counts.get(_COPIED[1]) and all(name in counts for name in (*_LOADED, *_COPIED)):
-        loaded, copied = ([counts[name] for name in names] for names in (_LOADED, _COPIED))
+    names = LOADED_BYTES, LOADED_SECTORS, COPIED_BYTES, COPIED_SECTORS
+    if counts.get(COPIED_SECTORS) and all(name in counts for name in names):
+        loaded_bytes, loaded_sectors, copied_bytes, copied_sectors = (counts[n] for n in names)
         # Loads from the cluster's shared memory have bytes here, and no sectors.
-        useful = copied[0] + (loaded[0] if loaded[1] else 0.0)
-        return useful / (loaded[1] + copied[1])
+        useful = copied_bytes + (loaded_bytes if loaded_sectors else 0.0)
+        return useful / (loaded_sectors + copied_sectors)
     return counts.get(BYTES_PER_SECTOR)
 
 
@@ -150,12 +147,12 @@ def _issued_share(counts: Counts, point: Point) -> float | None:
     return fma / th.WARP / issued if issued and fma is not None else None
 
 
-def _xbar_read(counts: Counts, point: Point) -> float | None:
-    return counts.get(_XBAR_READ)
+def _l2_read(counts: Counts, point: Point) -> float | None:
+    return counts.get(L2_READ)
 
 
 def _l2_intensity(counts: Counts, point: Point) -> float | None:
-    read, stored = counts.get(_XBAR_READ), counts.get(GLOBAL_STORE_SECTORS)
+    read, stored = counts.get(L2_READ), counts.get(GLOBAL_STORE_SECTORS)
     moved = None if read is None or stored is None else read + th.SECTOR_BYTES * stored
     return 2.0 * math.prod(point.size) / moved if moved else None
 
@@ -226,7 +223,7 @@ QUANTITIES: tuple[Compared, ...] = (
         "bytes from L2",
         th.L2_READ_BOUND,
         "byte",
-        {"theory": _plain(th.L2_READ_BOUND), "hardware": _xbar_read},
+        {"theory": _plain(th.L2_READ_BOUND), "hardware": _l2_read},
         bound="at most",
     ),
     Compared(
@@ -283,7 +280,7 @@ QUANTITIES: tuple[Compared, ...] = (
 )
 
 
-_OF_L2: tuple[Reader, ...] = (_xbar_read, _l2_intensity)
+_OF_L2: tuple[Reader, ...] = (_l2_read, _l2_intensity)
 """What is made of the bytes that L2 sends."""
 
 
@@ -479,8 +476,6 @@ NO_INSTRUCTION = (
     " no instruction; by as many they exceed the smsp__sass counters of the same launch"
 )
 FEWER_SLOTS = "the compiler merges shared loads, which leaves more of the issue slots to FMAs"
-
-
 OWN_PART = (
     "a block's loads from its own shared memory through the cluster's window count as shared loads"
 )
@@ -488,8 +483,6 @@ FETCHED_TWICE = (
     "cp.async into rows that begin within a sector fetch the sectors at their ends twice, which the"
     " smsp__sass counters count and the l1tex__t counters do not"
 )
-
-
 FLAGS = "blocks raise flags and poll them by accesses of one lane, which hardware alone counts"
 
 
@@ -524,18 +517,18 @@ def reason(
             requests, sectors = (_moved(name, a, b) for name in both)
             if metric in both and requests == sectors > 0:
                 return FLAGS
-    if later.kind == "hardware" and _REMOTE_LOADS in b:
-        own = a.get(_CLUSTER_BYTES, 0.0) / _QUADS_BYTES - b[_REMOTE_LOADS]
+    if later.kind == "hardware" and REMOTE_LOADS in b:
+        own = a.get(_CLUSTER_BYTES, 0.0) / _QUADS_BYTES - b[REMOTE_LOADS]
         if metric == SHARED_LOADS and _moved(metric, a, b) == own > 0:
             return OWN_PART
-        passed = b.get(_SASS_WAVEFRONTS[SHARED_LOAD_WAVEFRONTS])
+        passed = b.get(EXACT_WAVEFRONTS[SHARED_LOAD_WAVEFRONTS])
         if metric == SHARED_LOAD_WAVEFRONTS and passed == a.get(metric, 0.0) + 4 * own:
             return OWN_PART
     if later.kind == "hardware" and metric == th.BYTES_PER_SECTOR and _fetched_twice(b):
         return FETCHED_TWICE
     if later.kind == "hardware" and metric in _WAVEFRONTS_OF:
         wavefronts = _WAVEFRONTS_OF[metric]
-        extra = b.get(wavefronts, 0.0) - b.get(_SASS_WAVEFRONTS[wavefronts], math.inf)
+        extra = b.get(wavefronts, 0.0) - b.get(EXACT_WAVEFRONTS[wavefronts], math.inf)
         if 0 < _moved(metric, a, b) <= extra:
             return NO_INSTRUCTION
     return None
@@ -555,17 +548,18 @@ def _moved(metric: str, a: Counts, b: Counts) -> float:
 
 def _fetched_twice(counts: Counts) -> bool:
     """Whether the GPU's two counters of load sectors differ, by sectors of cp.async."""
-    copied, seen = counts.get(_COPIED[1], 0.0), counts.get(GLOBAL_LOAD_SECTORS, math.inf)
-    return copied + counts.get(_LOADED[1], 0.0) > seen
+    return _load_sectors(counts) > counts.get(GLOBAL_LOAD_SECTORS, math.inf)
+
+
+def _load_sectors(counts: Counts) -> float:
+    return counts.get(COPIED_SECTORS, 0.0) + counts.get(LOADED_SECTORS, 0.0)
 
 
 def _l2_reason(counts: Counts) -> str | None:
     """Why L2 sent more than what misses L1: by byte what was fetched twice, and the cluster's."""
-    sectors = counts.get(_COPIED[1], 0.0) + counts.get(_LOADED[1], 0.0)
-    remote = _QUADS_BYTES * counts.get(_REMOTE_LOADS, 0.0)
-    if _fetched_twice(counts) and counts.get(_XBAR_READ) == th.SECTOR_BYTES * sectors + remote:
-        return FETCHED_TWICE
-    return None
+    remote = _QUADS_BYTES * counts.get(REMOTE_LOADS, 0.0)
+    sent = th.SECTOR_BYTES * _load_sectors(counts) + remote
+    return FETCHED_TWICE if _fetched_twice(counts) and counts.get(L2_READ) == sent else None
 
 
 def _merged_reason(counts: Mapping[str, Counts]) -> str | None:

@@ -51,11 +51,21 @@ FMA_PIPE = "sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_active"
 DRAM_READ = "dram__bytes_read.sum"
 DRAM_WRITTEN = "dram__bytes_write.sum"
 GLOBAL_TAGS = "smsp__sass_l1tex_tags_mem_global.sum"
+L2_READ = "l1tex__m_xbar2l1tex_read_bytes.sum"
+LOADED_BYTES = "smsp__sass_data_bytes_mem_global_op_ld.sum"
+LOADED_SECTORS = "smsp__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ld.sum"
+COPIED_BYTES = "smsp__sass_data_bytes_mem_global_op_ldgsts.sum"
+COPIED_SECTORS = "smsp__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts.sum"
+REMOTE_LOADS = "smsp__sass_inst_executed_op_dshared_ld.sum"
+"""Loads from the shared memory of other blocks of the cluster."""
+EXACT_WAVEFRONTS = {
+    SHARED_LOAD_WAVEFRONTS: "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
+    SHARED_STORE_WAVEFRONTS: "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
+}
+"""The same without wavefronts that belong to no instruction."""
 
 _L1_SECTORS, _L1_HITS = "l1tex__t_sectors.sum", "l1tex__t_sectors_lookup_hit.sum"
 _L2_HITS, _L2_MISSES = "lts__t_sectors_lookup_hit.sum", "lts__t_sectors_lookup_miss.sum"
-_LOADED_BYTES = "smsp__sass_data_bytes_mem_global_op_ld.sum"
-_LOADED_SECTORS = "smsp__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ld.sum"
 
 
 @dataclass(frozen=True)
@@ -95,14 +105,14 @@ COUNTERS: tuple[Counter, ...] = (
     Counter(GLOBAL_LOAD_SECTORS, "sector"),
     Counter(GLOBAL_STORE_REQUESTS, "request"),
     Counter(GLOBAL_STORE_SECTORS, "sector"),
-    Counter(_LOADED_BYTES, "byte"),
-    Counter(_LOADED_SECTORS, "sector"),
+    Counter(LOADED_BYTES, "byte"),
+    Counter(LOADED_SECTORS, "sector"),
     # Lines of 128 bytes that a request touches: L1 looks up one a clock.
     Counter(GLOBAL_TAGS, "tag"),
     # Caches and DRAM.
     Counter(_L1_SECTORS, "sector"),
     Counter(_L1_HITS, "sector"),
-    Counter("l1tex__m_xbar2l1tex_read_bytes.sum", "byte"),
+    Counter(L2_READ, "byte"),
     Counter("lts__t_bytes.sum", "byte"),
     Counter("lts__t_sectors_op_read.sum", "sector"),
     Counter("lts__t_sectors_op_write.sum", "sector"),
@@ -118,18 +128,18 @@ COUNTERS: tuple[Counter, ...] = (
     Counter(PREDICATED_SHARED_STORES, "inst"),
     Counter(SHARED_LOAD_WAVEFRONTS, "wavefront"),
     Counter(SHARED_STORE_WAVEFRONTS, "wavefront"),
-    Counter("smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ld.sum", "wavefront"),
-    Counter("smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_st.sum", "wavefront"),
+    Counter(EXACT_WAVEFRONTS[SHARED_LOAD_WAVEFRONTS], "wavefront"),
+    Counter(EXACT_WAVEFRONTS[SHARED_STORE_WAVEFRONTS], "wavefront"),
     Counter(SHARED_LOAD_CONFLICTS, "conflict"),
     Counter(SHARED_STORE_CONFLICTS, "conflict"),
     # Asynchronous copies: cp.async, TMA, and loads from another block of the cluster.
     Counter(ASYNC_COPIES, "inst"),
-    Counter("smsp__sass_data_bytes_mem_global_op_ldgsts.sum", "byte"),
-    Counter("smsp__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts.sum", "sector"),
+    Counter(COPIED_BYTES, "byte"),
+    Counter(COPIED_SECTORS, "sector"),
     Counter("smsp__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op_ldgsts.sum", "conflict"),
     Counter("smsp__sass_inst_executed_op_tma_ld.sum", "inst", since=_HOPPER),
     Counter("l1tex__m_xbar2l1tex_read_bytes_mem_global_op_tma_ld.sum", "byte", since=_HOPPER),
-    Counter("smsp__sass_inst_executed_op_dshared_ld.sum", "inst", since=_HOPPER),
+    Counter(REMOTE_LOADS, "inst", since=_HOPPER),
     # Instructions: of warps, by pipe and by kind of access; of threads, by arithmetic.
     Counter(INSTRUCTIONS, "inst"),
     Counter("smsp__inst_issued.sum", "inst"),
@@ -187,7 +197,7 @@ class Ratio:
 
 
 RATIOS: tuple[Ratio, ...] = (
-    Ratio(BYTES_PER_SECTOR, "byte/sector", _LOADED_BYTES, (_LOADED_SECTORS,)),
+    Ratio(BYTES_PER_SECTOR, "byte/sector", LOADED_BYTES, (LOADED_SECTORS,)),
     Ratio(L1_HIT_RATE, "%", _L1_HITS, (_L1_SECTORS,), 100.0),
     Ratio(L2_HIT_RATE, "%", _L2_HITS, (_L2_HITS, _L2_MISSES), 100.0),
 )

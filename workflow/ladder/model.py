@@ -40,7 +40,14 @@ from .emulator.result import (
     SHARED_STORE_WAVEFRONTS,
     TMA_LOAD_BYTES,
 )
-from .hardware import DRAM_READ, DRAM_WRITTEN, GLOBAL_TAGS
+from .hardware import (
+    COPIED_BYTES,
+    DRAM_READ,
+    DRAM_WRITTEN,
+    EXACT_WAVEFRONTS,
+    GLOBAL_TAGS,
+    L2_READ,
+)
 
 TOLERANCE = 0.15
 """A time is explained if the model's is so near."""
@@ -54,14 +61,6 @@ WARP = 32
 LINE_BYTES = 128
 SECTOR_BYTES = 32
 _LOWEST_NORM, _HIGHEST_NORM = 1.0, 16.0
-
-_L2_READ = "l1tex__m_xbar2l1tex_read_bytes.sum"
-_COPIED = "smsp__sass_data_bytes_mem_global_op_ldgsts.sum"
-_EXACT_WAVEFRONTS = (
-    "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
-    "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
-)
-"""Without wavefronts that belong to no instruction; the hardware has both."""
 
 Resource = Literal["instructions", "l1", "l2", "dram"]
 RESOURCES: tuple[Resource, ...] = ("instructions", "l1", "l2", "dram")
@@ -168,9 +167,11 @@ def demand_of(counts: Mapping[str, float], bytes_min: float) -> Demand:
         bytes_min: compulsory traffic, which stands in for DRAM bytes that were not counted.
     """
     notes = []
-    copied = counts.get(TMA_LOAD_BYTES, 0.0) + counts.get(_COPIED, 0.0)
-    loads = counts.get(_EXACT_WAVEFRONTS[0], counts.get(SHARED_LOAD_WAVEFRONTS))
-    stores = counts.get(_EXACT_WAVEFRONTS[1], counts.get(SHARED_STORE_WAVEFRONTS))
+    copied = counts.get(TMA_LOAD_BYTES, 0.0) + counts.get(COPIED_BYTES, 0.0)
+    loads = counts.get(EXACT_WAVEFRONTS[SHARED_LOAD_WAVEFRONTS], counts.get(SHARED_LOAD_WAVEFRONTS))
+    stores = counts.get(
+        EXACT_WAVEFRONTS[SHARED_STORE_WAVEFRONTS], counts.get(SHARED_STORE_WAVEFRONTS)
+    )
     wavefronts = None
     if loads is not None and stores is not None:
         wavefronts = loads + stores + copied / LINE_BYTES
@@ -180,8 +181,8 @@ def demand_of(counts: Mapping[str, float], bytes_min: float) -> Demand:
         if lines is not None:
             notes.append("cache lines of global accesses at least as sectors need")
     l2_bytes = None
-    if _L2_READ in counts:
-        l2_bytes = counts[_L2_READ] + SECTOR_BYTES * counts.get(GLOBAL_STORE_SECTORS, 0.0)
+    if L2_READ in counts:
+        l2_bytes = counts[L2_READ] + SECTOR_BYTES * counts.get(GLOBAL_STORE_SECTORS, 0.0)
     else:
         notes.append("bytes of L2 not counted")
     if DRAM_READ in counts and DRAM_WRITTEN in counts:

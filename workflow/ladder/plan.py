@@ -107,13 +107,12 @@ def plan_builds(
     """
     builds = set()
     for kernel in kernels.values():
-        selects = bool(kernel.candidates) and tuned_for is not None
+        targets = architectures if tuned_for is None or not kernel.candidates else tuned_for
         for params in _sets_that_run(config, kernel, winners or {}):
             runs, own = kernel.resolve(params)
             if runs.needs_build and runs.violated_constraint(own) is None:
                 builds |= {
-                    Build(runs.name, canonical(own), architecture)
-                    for architecture in (tuned_for or () if selects else architectures)
+                    Build(runs.name, canonical(own), architecture) for architecture in targets
                 }
     return sorted(builds)
 

@@ -29,9 +29,10 @@ rule render_report:
         figures="results/{device}/figures",
         code=[
             *drawing_code(),
+            *sorted((WORKFLOW / "ladder" / "report").glob("*.py")),
             *[
                 WORKFLOW / "ladder" / f"{name}.py"
-                for name in ("compare_counters", "report", "theory")
+                for name in ("compare_counters", "theory")
             ],
         ],
         template=WORKFLOW / "report" / "report.html.j2",

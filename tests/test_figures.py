@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 import tables_fixture as tf
 from ladder import figures, stats, traffic
+from ladder.documents import UserError
 from ladder.emulator.result import TMA_LOAD_BYTES, TMA_LOAD_SECTORS
 from ladder.figures import Results, drawing
 from ladder.status import RANKED, Status
@@ -76,6 +77,21 @@ def test_every_figure_has_all_its_files(typical: Path) -> None:
     for record in records:
         kinds = {f"{kind}{width}" for kind in ("svg", "pdf", "png") for width in ("", "_single")}
         assert set(record.files) == kinds | {"csv", "caption"}
+
+
+def test_the_index_places_figures_by_topic_and_kernel(typical: Path) -> None:
+    records = figures.read_index(typical / "figures")
+    assert {record.topic for record in records} <= set(figures.TOPICS)
+    sweeps = {record.kernel for record in records if record.topic == "blocks"}
+    assert sweeps == {"01_naive", "03_shared_tile"}
+
+
+def test_an_index_of_another_version_says_what_to_do(typical: Path, tmp_path: Path) -> None:
+    (record, *_) = json.loads((typical / "figures" / "figures.json").read_text(encoding="utf-8"))
+    del record["topic"]
+    (tmp_path / "figures.json").write_text(json.dumps([record]), encoding="utf-8")
+    with pytest.raises(UserError, match=r"figures\.json: written by another .* ladder figures"):
+        figures.read_index(tmp_path)
 
 
 def test_captions_state_units_samples_gpu_driver_and_date(typical: Path) -> None:

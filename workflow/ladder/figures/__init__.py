@@ -9,7 +9,7 @@ newest run's. Series are told apart by marker and dash as well as by colour, so 
 read in grey.
 """
 
-from .drawing import FigureRecord, caption, draw_all, plans, read_index, save
+from .drawing import TOPICS, FigureRecord, caption, draw_all, plans, read_index, save
 from .loads import COUNTED_BY, traffic_figure, traffic_table
 from .looks import (
     DOUBLE_COLUMN_IN,
@@ -54,6 +54,7 @@ __all__ = [
     "PAPER",
     "RESOURCE_NAMES",
     "SINGLE_COLUMN_IN",
+    "TOPICS",
     "FigureRecord",
     "Look",
     "Results",

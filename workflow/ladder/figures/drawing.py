@@ -9,9 +9,9 @@ import multiprocessing
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import matplotlib as mpl
 import numpy as np
@@ -19,6 +19,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from .. import model
+from ..documents import UserError
 from ..manifest import Kernel
 from .loads import COUNTED_BY, counted_mark, traffic_figure, traffic_table
 from .looks import DOUBLE_COLUMN_IN, SINGLE_COLUMN_IN, Look, origin, rc, series_styles
@@ -45,6 +46,21 @@ from .sweeps import block_shape_heatmap, block_shape_table, swept_kernels
 
 PNG_DPI = 300
 
+Topic = Literal[
+    "ladder",
+    "traffic",
+    "sizes",
+    "shapes",
+    "blocks",
+    "roofline",
+    "prediction",
+    "samples",
+    "accuracy",
+    "energy",
+]
+TOPICS: tuple[Topic, ...] = get_args(Topic)
+"""What figures are about, in the report's order."""
+
 
 @dataclass(frozen=True)
 class FigureRecord:
@@ -52,8 +68,10 @@ class FigureRecord:
 
     name: str
     title: str
-    category: str
-    """Section of the report: ladder, traffic, sizes, sweeps or theory."""
+    topic: Topic
+    """What it is about: the report places a figure by this and not by its name."""
+    kernel: str | None
+    """The one kernel that it shows; None if it shows several."""
     caption: str
     """What is drawn, units, how to read it, number of samples, GPU, driver, date, origin."""
     alt: str
@@ -70,7 +88,7 @@ class Plan:
 
     name: str
     title: str
-    category: str
+    topic: Topic
     table: pd.DataFrame
     draw: Callable[[pd.DataFrame, Look], Figure]
     explanation: str
@@ -79,6 +97,8 @@ class Plan:
     """Whether it shows counts, which need no GPU, with times at most beside them."""
     projected: bool = False
     """Whether it shows bounds for another GPU, and nothing that was measured."""
+    kernel: str | None = None
+    """The one kernel that it shows; None if it shows several."""
 
 
 def plans(results: Results) -> Iterator[Plan]:
@@ -133,7 +153,7 @@ def plans(results: Results) -> Iterator[Plan]:
         yield Plan(
             f"block_shape_{name}",
             f"Parameter sweep: {results.title(name)}",
-            "sweeps",
+            "blocks",
             table,
             block_shape_heatmap,
             "Throughput in TFLOPS of every parameter set (rows) at every square size (columns),"
@@ -143,12 +163,13 @@ def plans(results: Results) -> Iterator[Plan]:
             + "; ".join(
                 f"N = {row.n}: {row.label}, {row.tflops:.3g} TFLOPS" for row in top.itertuples()
             ),
+            kernel=name,
         )
     table = roofline_table(results)
     yield Plan(
         "roofline",
         "Roofline",
-        "theory",
+        "roofline",
         table,
         roofline,
         "Throughput against arithmetic intensity, both logarithmic. Filled markers count the bytes"
@@ -172,7 +193,7 @@ def plans(results: Results) -> Iterator[Plan]:
     yield Plan(
         "shapes",
         "Rectangular and odd shapes",
-        "sizes",
+        "shapes",
         table,
         shapes,
         "Speed in percent of cuBLAS FP32 in the same run (100, vertical line) for rectangular sizes"
@@ -200,7 +221,7 @@ def _projected(results: Results, name: str) -> Plan:
     return Plan(
         "roofline_projected",
         f"What a datasheet says of the {name}",
-        "theory",
+        "roofline",
         table,
         projection,
         f"A projection: nothing was measured on a {name}, and no time is claimed for it. The roofs"
@@ -224,7 +245,7 @@ def _under_measured_roofs(results: Results) -> Iterator[Plan]:
     yield Plan(
         "roofline_hierarchical",
         "Roofline at every level of the memory",
-        "theory",
+        "roofline",
         table,
         hierarchical_roofline,
         "Each kernel's fastest parameter set at the intensity of the traffic that was counted at a"
@@ -239,7 +260,7 @@ def _under_measured_roofs(results: Results) -> Iterator[Plan]:
     yield Plan(
         "steps",
         "What limits each rung, by the model",
-        "steps",
+        "prediction",
         table,
         steps_figure,
         "Markers: the time that each resource alone would take, from the counts of the launch and"
@@ -365,7 +386,8 @@ def draw_all(
     """
     results = load_results(tables_dir, kernels, gpus_path)
     out_dir.mkdir(parents=True, exist_ok=True)
-    before = read_index(out_dir)
+    index = out_dir / "figures.json"
+    before = json.loads(index.read_text(encoding="utf-8")) if index.is_file() else []
     styles, mark = series_styles(results), origin(results)
     looks = {
         suffix: Look(width, styles, mark, results.replayed)
@@ -380,10 +402,10 @@ def draw_all(
     else:
         records = [_draw(plan, text, looks, out_dir) for plan, text in todo]
     current = {name for record in records for name in record.files.values()}
-    for stale in {name for record in before for name in record.files.values()} - current:
+    for stale in {name for record in before for name in record["files"].values()} - current:
         (out_dir / Path(stale).name).unlink(missing_ok=True)
-    index = json.dumps([asdict(record) for record in records], indent=2, ensure_ascii=False)
-    (out_dir / "figures.json").write_text(index + "\n", encoding="utf-8")
+    text = json.dumps([asdict(record) for record in records], indent=2, ensure_ascii=False)
+    index.write_text(text + "\n", encoding="utf-8")
     return records
 
 
@@ -414,7 +436,8 @@ def _draw(plan: Plan, text: str, looks: Mapping[str, Look], out_dir: Path) -> Fi
     return FigureRecord(
         name=plan.name,
         title=plan.title,
-        category=plan.category,
+        topic=plan.topic,
+        kernel=plan.kernel,
         caption=text,
         alt=plan.alt,
         empty=plan.table.empty,
@@ -423,8 +446,19 @@ def _draw(plan: Plan, text: str, looks: Mapping[str, Look], out_dir: Path) -> Fi
 
 
 def read_index(figures_dir: Path) -> list[FigureRecord]:
-    """The records that `draw_all` wrote; none if it never ran there."""
+    """The records that `draw_all` wrote; none if it never ran there.
+
+    Raises:
+        UserError: if another version wrote them.
+    """
     path = figures_dir / "figures.json"
     if not path.is_file():
         return []
-    return [FigureRecord(**record) for record in json.loads(path.read_text(encoding="utf-8"))]
+    records = json.loads(path.read_text(encoding="utf-8"))
+    known = {field.name for field in fields(FigureRecord)}
+    if any(set(record) != known for record in records):
+        raise UserError(
+            f"{path}: written by another version of this project; draw the figures again:"
+            f" python -m ladder figures {figures_dir.parent}"
+        )
+    return [FigureRecord(**record) for record in records]

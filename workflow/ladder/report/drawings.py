@@ -19,11 +19,15 @@ _THEMED = {
 }
 _TITLES = {
     "ladder": "The ladder",
-    "sizes": "Sizes, shapes and caches",
-    "steps": "Steps explained",
-    "sweeps": "Parameter sweeps",
-    "theory": "Roofline",
     "traffic": "Memory traffic, counted",
+    "sizes": "Sizes and caches",
+    "shapes": "Shapes",
+    "blocks": "Parameter sweeps",
+    "roofline": "Roofline",
+    "prediction": "Steps explained",
+    "samples": "Samples and drift",
+    "accuracy": "Accuracy",
+    "energy": "Energy",
 }
 
 
@@ -39,7 +43,7 @@ def figure_views(figures_dir: Path) -> list[dict[str, Any]]:
                 f"{record.name}-{kind}",
                 f"{record.title}. {record.alt}",
             )
-        groups.setdefault(record.category, []).append({"record": record, **views})
+        groups.setdefault(record.topic, []).append({"record": record, **views})
     return [
         {
             "key": key,

@@ -85,6 +85,45 @@ def test_the_articles_gpu_has_the_articles_peak_and_balance() -> None:
     assert sheet.balance_flop_per_byte == pytest.approx(58.625, abs=0.005)
 
 
+@pytest.mark.parametrize("sheet", SHEETS, ids=lambda sheet: sheet.name)
+def test_no_listed_gpu_has_faster_tensor_cores_than_the_rule_says(sheet: gpus.Datasheet) -> None:
+    """The rates hold at equal clocks; boost clocks of tensor cores may be stated lower."""
+    if sheet.tf32_tflops is not None:
+        ratio = sheet.tf32_tflops / sheet.fp32_tflops
+        assert ratio <= gpus.TF32_PER_FP32[sheet.compute_capability] * 1.01
+
+
+@pytest.mark.parametrize(
+    ("capability", "inputs", "products", "slower"),
+    [
+        ("8.0", "tf32", 3, False),
+        ("8.9", "tf32", 3, True),
+        ("9.0", "tf32", 3, False),
+        ("10.0", "fp16", 3, False),
+        ("12.0", "tf32", 1, False),
+        ("12.0", "tf32", 3, True),
+        ("12.0", "fp16", 3, False),
+        ("13.0", "tf32", 3, False),
+    ],
+)
+def test_where_three_products_cost_more_than_one_of_the_fp32_units(
+    capability: str, inputs: gpus.Inputs, products: int, slower: bool
+) -> None:
+    reason = gpus.slower_than_fp32(capability, inputs, products)
+    assert (reason is not None) == slower
+    if reason:
+        assert f"compute capability {capability} make at most 2" in reason
+
+
+def test_the_tensor_cores_of_the_articles_gpu_are_bound_below_its_fp32_units() -> None:
+    sheet = gpus.lookup("NVIDIA GeForce RTX 5080", SHEETS)
+    assert sheet is not None
+    bound = sheet.tensor_peak_tflops("tf32", 3)
+    assert bound is not None
+    assert bound < 20 < sheet.fp32_tflops
+    assert sheet.tensor_peak_tflops("fp16", 3) == pytest.approx(2 * bound)
+
+
 def test_the_h200_reaches_66_9_tflops() -> None:
     assert gpus.fp32_peak_tflops(132, "9.0", 1980) == pytest.approx(66.9, abs=0.05)
 

@@ -175,6 +175,14 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
         changed(parameters={"tile": {"description": "side"}}), "parameters.tile", "pattern",
     ),
     "no idea": ({k: v for k, v in TILED.items() if k != "idea"}, "idea", "this key is required"),
+    "a family without what it asks of the tensor cores": (
+        changed(family="tensor"), "tensor_cores", "{inputs: tf32, products: 3}",
+    ),
+    "tensor cores of another family": (
+        changed(tensor_cores={"inputs": "tf32", "products": 3}), "tensor_cores", "family: tensor",
+    ),
+    "an unknown family": (changed(family="int8"), "family", "'fp32' or 'tensor'; found 'int8'"),
+    "no target": (changed(only_architecture="hopper"), "only_architecture", "sm_"),
     "index width": (changed(index_bits=16), "index_bits", "32 or 64; found 16"),
     "parameters of a baseline": (
         changed(launch={"kind": "cublas", "compute": "tf32"}, sweep={}),

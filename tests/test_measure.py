@@ -120,6 +120,31 @@ def test_more_than_the_peak_at_the_measured_clock_is_implausible(
     assert "peak" in row["detail"]
 
 
+def test_the_peak_of_a_tensor_core_kernel_is_that_of_its_products(
+    make_project: MakeProject,
+) -> None:
+    """At this clock the FP32 units reach 0.3 GFLOPS, TF32 2.5, and each point takes 0.7."""
+    project = make_project(config("50_three", "51_eight"), kernels=[])
+    for name, products in (("50_three", 3), ("51_eight", 8)):
+        project.add_kernel(
+            name,
+            f"extern int unique_{products};",
+            family="tensor",
+            tensor_cores={"inputs": "tf32", "products": products},
+        )
+    sheets = project.folder / "config" / "gpus.yaml"
+    sheets.write_text(
+        sheets.read_text().replace("driver_names: [H200]", "driver_names: [Fake GPU]")
+    )
+    project.fake_gpu(clock_mhz=0.01)
+    project.pretend_compiled()
+    project.measure()
+    rows = {row["kernel"]: row for row in project.table("points")}
+    assert rows["50_three"]["status"] in GOOD
+    assert rows["51_eight"]["status"] == "implausible"
+    assert {row["family"] for row in rows.values()} == {"tensor"}
+
+
 def test_a_hung_kernel_is_stopped_and_the_rest_is_measured(make_project: MakeProject) -> None:
     project = with_faults(make_project, {"50_hangs": "hang"}, protocol=QUICK | {"timeout_s": 5.0})
     project.measure()

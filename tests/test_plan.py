@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from ladder import schema
 from ladder.config import Config, load
 from ladder.documents import UserError
 from ladder.manifest import Kernel, Launch, Manifest, canonical, expand, load_all
 from ladder.plan import (
     PlannedPoint,
     Point,
+    architecture_fault,
     build_fault,
     launch_fault,
     memory_fault,
@@ -50,6 +53,46 @@ def plan_of(kernel: Kernel, *shapes: tuple[int, int, int], **choice: Any) -> lis
         {"sizes": {"shapes": [list(s) for s in shapes]}, "kernels": {kernel.name: choice}}
     )
     return plan_points(config, {kernel.name: kernel})
+
+
+# --- families and architectures -------------------------------------------------------------------
+
+ONE_PRODUCT, THREE_PRODUCTS = (
+    {"family": "tensor", "tensor_cores": {"inputs": "tf32", "products": products}}
+    for products in (1, 3)
+)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "architecture", "words"),
+    [
+        ({"minimum_compute_capability": "9.0"}, "sm_89", "needs compute capability 9.0 or newer"),
+        ({"only_architecture": "sm_90a"}, "sm_90", "needs sm_90a; no other target"),
+        ({"only_architecture": "sm_90a"}, "sm_90a", None),
+        (THREE_PRODUCTS, "sm_90a", None),
+        (THREE_PRODUCTS, "sm_120", "3 TF32 products.*compute capability 12.0 make at most 2"),
+        (ONE_PRODUCT, "sm_120", None),
+    ],
+)
+def test_what_an_architecture_cannot_do_or_not_usefully_is_told(
+    manifest: dict[str, Any], architecture: str, words: str | None
+) -> None:
+    fault = architecture_fault(kernel_of(**manifest), architecture)
+    if words is None:
+        assert fault is None
+    else:
+        assert fault is not None
+        assert fault[0] is Status.SKIPPED_UNSUPPORTED
+        assert re.search(words, fault[1])
+
+
+def test_a_plan_says_the_family_of_every_point(tmp_path: Path) -> None:
+    names = {"mine": {}, "other": {}}
+    kernels = {"mine": kernel_of("mine"), "other": kernel_of("other", **THREE_PRODUCTS)}
+    config = Config.model_validate({"sizes": {"square": [64]}, "kernels": names})
+    write_plan(tmp_path / "plan.parquet", config, kernels)
+    rows = schema.read(tmp_path / "plan.parquet", "plan").to_pylist()
+    assert {row["kernel"]: row["family"] for row in rows} == {"mine": "fp32", "other": "tensor"}
 
 
 # --- properties of every plan ---------------------------------------------------------------------

@@ -157,6 +157,14 @@ def test_a_wrong_choice_is_told_with_file_and_key(
     assert "15_pick.yaml" in str(raised.value)
 
 
+def test_no_choice_crosses_families(tmp_path: Path) -> None:
+    two_and_a_choice(tmp_path / "kernels")
+    tensor = {"family": "tensor", "tensor_cores": {"inputs": "tf32", "products": 3}}
+    (tmp_path / "kernels" / "11_two.yaml").write_text(yaml.safe_dump(MANIFEST | tensor))
+    with pytest.raises(UserError, match=r"candidates\[1\]: '11_two' is of the family `tensor`"):
+        load_all(tmp_path / "kernels")
+
+
 # --- measured on a fake GPU -----------------------------------------------------------------------
 
 

@@ -51,7 +51,7 @@ def collect(
         plan: the plan whose points are wanted.
         builds_root: folder of the builds.
         out: result folder; its `journal` holds the measurements.
-        gpus: datasheet rows, for the peak of TF32 series.
+        gpus: datasheet rows, for the peak of the tensor cores.
 
     Returns:
         Number of points by status.
@@ -166,6 +166,7 @@ def point_row(
     launch = item.spec if item.spec and item.spec.cubin else None
     row: dict[str, Any] = {
         **point.row(),
+        "family": item.family,
         "source": run["source"],
         "run_id": run["run_id"],
         "gpu_uuid": run["gpu_uuid"],
@@ -314,12 +315,13 @@ def _peak_tflops(
 ) -> float | None:
     """The arithmetic peak at the measured clock that a point is held against, if it is known."""
     clock = row["sm_clock_mean_mhz"] or run["gpu_max_sm_clock_mhz"]
-    if item.accuracy == "fp32":
+    if item.tensor_cores is None:
         return fp32_peak_tflops(run["gpu_sm_count"], run["gpu_compute_capability"], clock)
     datasheet = lookup(run["gpu_name"], gpus)
-    if datasheet is None or datasheet.tf32_tflops is None:
-        return None
-    return float(datasheet.tf32_tflops * clock / datasheet.clock_mhz)
+    peak = datasheet and datasheet.tensor_peak_tflops(
+        item.tensor_cores.inputs, item.tensor_cores.products
+    )
+    return peak * clock / datasheet.clock_mhz if datasheet and peak else None
 
 
 def _verdict(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -13,6 +13,8 @@ from .documents import Document, read
 
 Positive = Annotated[float, Field(gt=0)]
 PositiveInt = Annotated[int, Field(gt=0)]
+Inputs = Literal["tf32", "fp16"]
+"""Type of the factors on the tensor cores; the sums are FP32."""
 _TOLERANCE = 0.01
 _VENDOR = re.compile(r"^(nvidia )?(geforce )?")
 
@@ -53,6 +55,15 @@ class Datasheet(Document):
     def fp32_peak_tflops(self) -> float:
         """FP32 peak computed from SMs, lanes and clock, TFLOPS."""
         return _peak_tflops(self.sms, self.fp32_lanes_per_sm, self.clock_mhz)
+
+    def tensor_peak_tflops(self, inputs: Inputs, products: int) -> float | None:
+        """Peak of a product that costs `products` products of tensor cores, TFLOPS.
+
+        None without tensor cores that know TF32.
+        """
+        if self.tf32_tflops is None:
+            return None
+        return self.tf32_tflops * _RATE_OF_TF32[inputs] / products
 
     @property
     def balance_flop_per_byte(self) -> float:
@@ -137,6 +148,32 @@ def fp32_peak_tflops(sm_count: int, compute_capability: str, clock_mhz: float) -
     An RTX 5080: 84 x 128 x 2 x 2617 MHz = 56.3 TFLOPS.
     """
     return _peak_tflops(sm_count, lanes_per_sm(compute_capability), clock_mhz)
+
+
+TF32_PER_FP32 = {"8.0": 8, "8.6": 2, "8.7": 2, "8.9": 2, "9.0": 8, "10.0": 16, "10.3": 16,
+                 "12.0": 2, "12.1": 2}  # fmt: skip
+"""By compute capability: how many times as fast as FP32 an SM multiplies TF32, at most.
+
+From the dense TF32 and FP32 rates of the vendor's whitepapers (A100, GA102, Ada, H100, Blackwell,
+RTX Blackwell). GeForce cards of 8.6, 8.9 and 12.0 reach half of this: an RTX 5080 has 56.3 TFLOPS
+of either.
+"""
+_RATE_OF_TF32: dict[Inputs, int] = {"tf32": 1, "fp16": 2}
+
+
+def slower_than_fp32(compute_capability: str, inputs: Inputs, products: int) -> str | None:
+    """Why so many products of tensor cores cannot be faster than one of the FP32 units.
+
+    None if they can, or if nothing is known of the compute capability.
+    """
+    ratio = TF32_PER_FP32.get(compute_capability)
+    if ratio is None or ratio * _RATE_OF_TF32[inputs] >= products:
+        return None
+    return (
+        f"slower than the FP32 units: each product of A and B costs {products} {inputs.upper()} "
+        f"products, and the tensor cores of compute capability {compute_capability} make at most "
+        f"{ratio * _RATE_OF_TF32[inputs]} in the time of one FP32 product"
+    )
 
 
 def _peak_tflops(sm_count: int, lanes: int, clock_mhz: float) -> float:

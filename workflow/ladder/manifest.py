@@ -30,7 +30,7 @@ SELECTED = "RUNG"
 ENTRY_POINT = "gemm"
 CLUSTERS_AND_TENSOR_MAPS_SINCE = (9, 0)
 """The first compute capability that has either."""
-_ARCHITECTURE = re.compile(r"sm_(\d+)(\d)([af]?)")
+_ARCHITECTURE = re.compile(r"^sm_(\d+)(\d)([af]?)$")
 _SLUG_ITEM = re.compile(r"([A-Z][A-Z0-9_]*)=(-?\d+)", re.ASCII)
 
 PositiveInt = Annotated[int, Field(ge=1)]
@@ -180,6 +180,20 @@ Sweep = (
 """Either lists to combine (cartesian product) or the exact parameter sets."""
 
 
+Family = Literal["fp32", "tensor"]
+FAMILIES: dict[Family, str] = {"fp32": "FP32 units", "tensor": "tensor-core FP32"}
+"""The ladders by name: a kernel is ranked and compared with those of its own family alone."""
+
+
+class TensorCores(Document):
+    """How a kernel multiplies on the tensor cores: what bounds it there."""
+
+    inputs: Literal["tf32", "fp16"]
+    """Type of the factors; sums are FP32. FP16 runs at twice the rate of TF32."""
+    products: PositiveInt
+    """Products of tensor cores for each multiplication of A and B: 3 where both are split."""
+
+
 class Manifest(Document):
     """`kernels/NN_name.yaml`."""
 
@@ -187,6 +201,10 @@ class Manifest(Document):
     """Name in figures and tables."""
     idea: str
     """The one idea of this rung, in a sentence."""
+    family: Family = "fp32"
+    """The ladder it belongs to: `fp32`, the FP32 units, or `tensor`, the tensor cores."""
+    tensor_cores: TensorCores | None = None
+    """What it asks of the tensor cores; the family `tensor` says it, and no other."""
     parameters: dict[Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")], Parameter] = {}
     """Compile-time macros by name."""
     sweep: Sweep = {}
@@ -204,6 +222,8 @@ class Manifest(Document):
     """How the kernel is launched."""
     minimum_compute_capability: Annotated[str, Field(pattern=r"^\d+\.\d$")] = "7.5"
     """The oldest architecture that can run it, as in '8.0'."""
+    only_architecture: Annotated[str, Field(pattern=_ARCHITECTURE.pattern)] | None = None
+    """The one target that has the kernel's instructions, as in 'sm_90a'; by default any."""
     accuracy: Literal["fp32", "tf32"] = "fp32"
     """Which statistical bound the output is held to."""
     deterministic: bool = True
@@ -286,6 +306,17 @@ class Manifest(Document):
                 form(name, where)
                 check(text, known, where)
                 known.add(name)
+
+    @model_validator(mode="after")
+    def _check_family(self) -> Self:
+        if self.family == "tensor" and self.tensor_cores is None:
+            raise ValueError(
+                "tensor_cores: missing; a kernel of the family `tensor` says what it asks of the "
+                "tensor cores, as in {inputs: tf32, products: 3}"
+            )
+        if self.family != "tensor" and self.tensor_cores is not None:
+            raise ValueError("tensor_cores: only for kernels with `family: tensor`")
+        return self
 
     @model_validator(mode="after")
     def _check_space(self) -> Self:
@@ -617,6 +648,12 @@ def _with_candidates(kernel: Kernel, kernels: Mapping[str, Kernel]) -> Kernel:
                 "other candidate has, as in 11_raster"
             )
         candidates[number] = kernels[name]
+        family = kernels[name].manifest.family
+        if family != kernel.manifest.family:
+            raise UserError(
+                f"{where}.candidates[{index}]: {name!r} is of the family `{family}`, this "
+                f"kernel of `{kernel.manifest.family}`; they are never ranked together"
+            )
     fallback = launch.fallback
     if fallback.kernel not in launch.candidates:
         raise UserError(

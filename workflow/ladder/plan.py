@@ -16,6 +16,7 @@ from . import schema
 from .config import CacheMode, Config
 from .documents import UserError
 from .expressions import ExpressionError
+from .gpus import slower_than_fp32
 from .manifest import SHAPE_NAMES, Kernel, Launch, canonical, compute_capability
 from .occupancy import (
     MAX_BLOCK,
@@ -293,10 +294,22 @@ def _box_fault(launch: Launch) -> Fault | None:
 
 def architecture_fault(kernel: Kernel, architecture: str) -> Fault | None:
     """Why a kernel cannot run on an architecture at all."""
-    needed = kernel.manifest.minimum_compute_capability
+    manifest = kernel.manifest
+    needed = manifest.minimum_compute_capability
     major, minor = map(int, needed.split("."))
-    if compute_capability(architecture) < (major, minor):
+    capability = compute_capability(architecture)
+    if capability < (major, minor):
         return Status.SKIPPED_UNSUPPORTED, f"needs compute capability {needed} or newer"
+    if manifest.only_architecture not in (None, architecture):
+        return (
+            Status.SKIPPED_UNSUPPORTED,
+            f"needs {manifest.only_architecture}; no other target has its instructions",
+        )
+    if manifest.tensor_cores:
+        asked = manifest.tensor_cores
+        reason = slower_than_fp32(f"{capability[0]}.{capability[1]}", asked.inputs, asked.products)
+        if reason:
+            return Status.SKIPPED_UNSUPPORTED, reason
     return None
 
 
@@ -348,7 +361,7 @@ def memory_fault(needed_bytes: int, free_bytes: int) -> Fault | None:
 
 PLAN = pa.schema(
     [
-        *[(name, pa.string()) for name in ("kernel", "params")],
+        *[(name, pa.string()) for name in ("kernel", "params", "family")],
         *[(name.lower(), pa.int64()) for name in SHAPE_NAMES],
         ("cache_mode", pa.string()),
         ("status", pa.string()),  # null: may run
@@ -367,7 +380,8 @@ def write_plan(
     rows = []
     for item in planned:
         status, detail = item.fault or (None, None)
-        rows.append({**item.point.row(), "status": status, "detail": detail})
+        family = kernels[item.point.kernel].manifest.family
+        rows.append({**item.point.row(), "family": family, "status": status, "detail": detail})
     metadata = {_CONFIG_KEY: config.model_dump_json().encode()}
     schema.write(path, "plan", rows, metadata=metadata)
     return planned

@@ -121,6 +121,7 @@ POINTS = pa.schema(
     [
         *_POINT_KEY,
         ("cache_mode", pa.string()),
+        ("family", pa.string()),  # fp32 | tensor; null, from before there were two: fp32
         ("status", pa.string()),
         ("detail", pa.string()),
         ("source", pa.string()),  # measured | replayed

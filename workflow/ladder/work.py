@@ -10,7 +10,7 @@ from typing import Any
 from . import schema
 from .config import Config, Protocol
 from .device import LaunchSpec
-from .manifest import CublasLaunch, Kernel, slug
+from .manifest import CublasLaunch, Family, Kernel, TensorCores, slug
 from .plan import Fault, Point, architecture_fault, memory_fault
 from .status import RANKED, Status
 from .store import Environment, check_key, point_key
@@ -30,6 +30,9 @@ class WorkItem:
     spec: LaunchSpec | None
     build: BuildRow | None
     fault: Fault | None
+    family: Family
+    tensor_cores: TensorCores | None
+    """What it asks of the tensor cores; None where the FP32 units compute."""
     accuracy: str
     deterministic: bool
     check_key: str
@@ -127,6 +130,8 @@ def work_item(
         spec,
         build,
         fault,
+        kernel.manifest.family,
+        kernel.manifest.tensor_cores,
         accuracy,
         deterministic,
         check,

@@ -10,7 +10,7 @@ import pandas as pd
 
 from .. import model, traffic
 from ..status import RANKED
-from .results import Results, best, squares, with_series
+from .results import FP32_LADDER, Results, best, squares, with_series
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def counted_points(results: Results, size: int | None) -> list[Counted]:
     machine = model.machine_of(results.ceilings)
     found = []
     for _, row in with_series(results, best(rows)).iterrows():
-        if row["kind"] == "tf32":
+        if row["kind"] not in FP32_LADDER:
             continue
         key = (row["kernel"], row["params"], row["m"], row["n"], row["k"])
         point = by_key.get(key)

@@ -17,7 +17,9 @@ from .. import gpus, schema, stats, traffic
 from ..manifest import CublasLaunch, Kernel
 from ..status import RANKED
 
-Kind = Literal["rung", "reference", "tf32"]
+Kind = Literal["rung", "tensor", "reference", "tf32"]
+FP32_LADDER: tuple[Kind, ...] = ("rung", "reference")
+"""What the FP32 ladder's figures rank and compare; other families are never mixed into it."""
 ALIGNED_TO = 32
 PROJECTED = "RTX 5080"
 """The article's GPU: what its datasheet bounds is drawn, and nothing more is said of it."""
@@ -77,7 +79,7 @@ class Results:
             return None
 
     def kind(self, kernel: str) -> Kind:
-        """Whether a kernel is a rung, the FP32 reference, or not FP32 accurate."""
+        """A rung of the FP32 or the tensor-core ladder, the reference, or not FP32 accurate."""
         known = self.kernels.get(kernel)
         if known is None:
             return "reference" if kernel == "cublas_fp32" else "rung"
@@ -86,7 +88,7 @@ class Results:
             return "tf32"
         if isinstance(launch, CublasLaunch) and launch.compute == "fp32_pedantic":
             return "reference"
-        return "rung"
+        return "tensor" if known.manifest.family == "tensor" else "rung"
 
     def title(self, kernel: str) -> str:
         """Name in figures: the rung's number and the manifest's title."""
@@ -310,7 +312,8 @@ def common_size(results: Results, preferred: int | None = None) -> int | None:
     Sizes that fill whole tiles go first; `preferred` is taken if as many kernels have it.
     """
     rows = squares(results.ranked)
-    rows = rows[(rows["cache_mode"] == "rotating") & (rows["kernel"].map(results.kind) != "tf32")]
+    ladder = rows["kernel"].map(results.kind).isin(FP32_LADDER)
+    rows = rows[(rows["cache_mode"] == "rotating") & ladder]
     if rows.empty:
         return None
     kernels_at = rows.groupby("n")["kernel"].nunique()

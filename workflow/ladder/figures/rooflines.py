@@ -20,7 +20,7 @@ from ..manifest import Kernel
 from ..traffic import SECTOR_BYTES
 from .counts import counted_points, counted_size
 from .looks import INK, Look, SeriesStyle, legend_handles, message_figure, new_figure
-from .results import Results, best, common_size, squares, with_series
+from .results import FP32_LADDER, Results, best, common_size, squares, with_series
 
 _ROOFLINE_SHARED = [
     "kind",
@@ -50,7 +50,7 @@ def roofline_table(results: Results, size: int | None = None) -> pd.DataFrame:
     at_size = rows[(rows["cache_mode"] == "rotating") & (rows["n"] == size)]
     records: list[dict[str, Any]] = []
     for _, row in (with_series(results, best(at_size)) if len(at_size) else at_size).iterrows():
-        if row["kind"] == "tf32":
+        if row["kind"] not in FP32_LADDER:
             continue
         shared = {name: row[name] for name in _ROOFLINE_SHARED}
         requested = _requested_bytes(results.kernels.get(row["kernel"]), row)

@@ -13,6 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from .. import stats
 from .looks import GRID, INK, Look, message_figure, new_figure, short
 from .results import (
+    FP32_LADDER,
     SERIES_COLUMNS,
     Results,
     best,
@@ -38,7 +39,7 @@ def ladder_table(results: Results, size: int | None = None) -> pd.DataFrame:
         if len(at_size)
         else at_size.assign(kind=None, series=None, best=None)
     )
-    rows = rows[rows["kind"] != "tf32"].reset_index(drop=True)
+    rows = rows[rows["kind"].isin(FP32_LADDER)].reset_index(drop=True)
     reference = next((row for _, row in rows.iterrows() if row["kind"] == "reference"), None)
     previous: pd.Series | None = None
     ratios = []

@@ -23,7 +23,16 @@ from .looks import (
     new_figure,
     size_axis,
 )
-from .results import ALIGNED_TO, SERIES_COLUMNS, Results, best, shape_label, squares, with_series
+from .results import (
+    ALIGNED_TO,
+    FP32_LADDER,
+    SERIES_COLUMNS,
+    Results,
+    best,
+    shape_label,
+    squares,
+    with_series,
+)
 
 
 def tflops_by_size_table(results: Results) -> pd.DataFrame:
@@ -117,7 +126,7 @@ def tflops_by_size(table: pd.DataFrame, look: Look) -> Figure:
     if rows.empty:
         return message_figure(look, "No square size has a time that may be drawn.")
     has_tf32 = bool((rows["kind"] == "tf32").any())
-    fp32 = rows[rows["kind"] != "tf32"]
+    fp32 = rows[rows["kind"].isin(FP32_LADDER)]
     height = (3.3 if look.narrow else 3.4) + (0.85 if has_tf32 else 0)
     series = list(dict.fromkeys(fp32["series"]))
     figure = new_figure(look, height, legend_handles(look, series) if look.narrow else ())

@@ -176,7 +176,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "no idea": ({k: v for k, v in TILED.items() if k != "idea"}, "idea", "this key is required"),
     "a family without what it asks of the tensor cores": (
-        changed(family="tensor"), "tensor_cores", "{inputs: tf32, products: 3}",
+        changed(family="tensor"), "family", "{inputs: tf32, products: 3}",
     ),
     "tensor cores of another family": (
         changed(tensor_cores={"inputs": "tf32", "products": 3}), "tensor_cores", "family: tensor",

@@ -311,8 +311,8 @@ class Manifest(Document):
     def _check_family(self) -> Self:
         if self.family == "tensor" and self.tensor_cores is None:
             raise ValueError(
-                "tensor_cores: missing; a kernel of the family `tensor` says what it asks of the "
-                "tensor cores, as in {inputs: tf32, products: 3}"
+                "family: `tensor` needs the key tensor_cores, what the kernel asks of the tensor "
+                "cores, as in {inputs: tf32, products: 3}"
             )
         if self.family != "tensor" and self.tensor_cores is not None:
             raise ValueError("tensor_cores: only for kernels with `family: tensor`")

@@ -121,6 +121,11 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
         "launch.transpose_a",
         "valid boolean; found 1",
     ),
+    "a swizzle that does not exist": (
+        HOPPER | {"launch": MAPS | {"b_swizzle": "256B"}},
+        "launch.b_swizzle",
+        "'none', '32B', '64B' or '128B'",
+    ),
     "a misspelt box": (
         HOPPER | {"launch": MAPS | {"a_boxes": [1, 1]}},
         "launch.a_boxes",
@@ -163,6 +168,13 @@ def test_a_launch_holds_what_the_manifest_says_at_the_values_of_the_parameters()
     launch = kernel.launch({"BM": 64, "BK": 16}, 1, 1, 1)
     maps = TensorMaps((64, 16), (128, 16), False)
     assert launch == Launch((8, 8, 1), (32, 1, 1), 0, (2, 1, 1), maps)
+
+
+def test_a_swizzle_goes_from_the_manifest_to_the_map_of_its_matrix() -> None:
+    launch = kernel_of(MAPS | {"b_swizzle": "128B"}).launch({}, 64, 64, 64)
+    assert launch is not None and launch.tensor_maps is not None
+    a, b = mapped_matrices(launch.tensor_maps, 64, 64, 64)
+    assert (a.swizzle, b.swizzle) == ("none", "128B")
 
 
 # --- plans ----------------------------------------------------------------------------------------
@@ -246,6 +258,11 @@ def test_a_large_cluster_is_refused_where_the_architecture_has_none(
             {"a_box": [30, 8]},
             "a row of a_box has 30 columns, 120 bytes; a multiple of 4 columns, 16 bytes, "
             "is needed",
+        ),
+        ({"a_swizzle": "128B"}, None),
+        (
+            {"a_swizzle": "64B"},
+            "a row of a_box has 32 columns; with the swizzle 64B it needs 16, 64 bytes",
         ),
     ],
 )
@@ -351,6 +368,8 @@ def test_everything_that_a_new_kind_adds_to_a_launch_is_part_of_its_key() -> Non
         replace(plain, tensor_maps=replace(maps, transpose_a=False)),
         replace(plain, tensor_maps=replace(maps, a_box=(32, 16))),
         replace(plain, tensor_maps=replace(maps, b_box=(32, 16))),
+        replace(plain, tensor_maps=replace(maps, a_swizzle="128B")),
+        replace(plain, tensor_maps=replace(maps, b_swizzle="128B")),
     ]
     assert len({key(spec) for spec in specs}) == len(specs)
 
@@ -555,7 +574,8 @@ def test_a_tensor_map_is_asked_for_in_the_drivers_order(monkeypatch: pytest.Monk
     cuda = bindings()
     asked: list[Any] = []
     monkeypatch.setattr(driver, "_call", lambda name, *arguments: asked.extend([name, *arguments]))
-    driver.encode_tensor_map(2**40, rows=33, columns=65, pitch_bytes=272, box=(32, 8))
+    plain = {"rows": 33, "columns": 65, "pitch_bytes": 272, "box": (32, 8)}
+    driver.encode_tensor_map(2**40, **plain)
     name, _, kind, rank, address, extents, strides, box, steps, *modes = asked
     assert name == "cuTensorMapEncodeTiled"
     assert kind.value == int(cuda.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT32)
@@ -567,6 +587,11 @@ def test_a_tensor_map_is_asked_for_in_the_drivers_order(monkeypatch: pytest.Monk
         int(cuda.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B),
         int(cuda.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
     ]
+    for swizzle in ("32B", "64B", "128B"):
+        asked.clear()
+        driver.encode_tensor_map(2**40, **plain, swizzle=swizzle)
+        named = getattr(cuda.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{swizzle}")
+        assert asked[-3].value == int(named)
 
 
 # --- a whole run, on a GPU that does not exist ----------------------------------------------------

@@ -15,7 +15,7 @@ enum Swizzle : unsigned {  // the width in bytes; in a manifest "none", "32B", "
 
 // Where the byte lies that a plain layout would put at `offset`, both counted from the tile's first byte:
 // the element (row, column) of a tile of floats is at swizzled<S>(row * S + 4 * column).
-template <Swizzle WIDTH>
+template <Swizzle Mode>
 static __device__ __forceinline__ constexpr unsigned swizzled(unsigned offset) {
-    return WIDTH == SWIZZLE_NONE ? offset : offset ^ (((offset >> 7) & (WIDTH / 16 - 1)) << 4);
+    return Mode == SWIZZLE_NONE ? offset : offset ^ (((offset >> 7) & (Mode / 16 - 1)) << 4);
 }

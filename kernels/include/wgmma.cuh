@@ -46,20 +46,24 @@ typedef unsigned long long WgmmaDescriptor;
 //             leading next S / 2 elements along m or n             next 8 along k
 //
 // The first atom begins at a multiple of 8 S bytes. Both distances are multiples of 16, below 2^18.
-template <Swizzle S>
+template <Swizzle Mode>
 static __device__ __forceinline__ WgmmaDescriptor wgmma_descriptor(const void* tile, unsigned leading_bytes,
                                                                    unsigned stride_bytes) {
-    constexpr WgmmaDescriptor MODE = S == SWIZZLE_128B ? 1 : S == SWIZZLE_64B ? 2 : S == SWIZZLE_32B ? 3 : 0;
+    constexpr WgmmaDescriptor code =
+        Mode == SWIZZLE_128B ? 1 : Mode == SWIZZLE_64B ? 2 : Mode == SWIZZLE_32B ? 3 : 0;
+#if defined(LADDER_EMULATOR)
+    emulated_wgmma_tile(tile);
+#endif
     const WgmmaDescriptor address = static_cast<unsigned>(__cvta_generic_to_shared(tile));
     return (address & 0x3ffff) >> 4 | static_cast<WgmmaDescriptor>(leading_bytes >> 4) << 16 |
-           static_cast<WgmmaDescriptor>(stride_bytes >> 4) << 32 | MODE << 62;
+           static_cast<WgmmaDescriptor>(stride_bytes >> 4) << 32 | code << 62;
 }
 
 // A swizzled K-major tile as TMA delivers it: a box of S bytes of k, its rows one after the other.
-template <Swizzle S>
+template <Swizzle Mode>
 static __device__ __forceinline__ WgmmaDescriptor k_major_descriptor(const void* tile) {
-    static_assert(S != SWIZZLE_NONE, "the rows of a tile that is not swizzled are 16 bytes long");
-    return wgmma_descriptor<S>(tile, 16, 8 * S);
+    static_assert(Mode != SWIZZLE_NONE, "the rows of a tile that is not swizzled are 16 bytes long");
+    return wgmma_descriptor<Mode>(tile, 16, 8 * Mode);
 }
 
 // The same tile, `bytes` further (a multiple of 16): 32 bytes along a K-major row are the next product's k.

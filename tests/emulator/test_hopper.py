@@ -386,7 +386,7 @@ def test_clusters_that_cannot_be_are_refused(cache: Path) -> None:
         ({"box_columns": 0}, "1 to 256"),
         ({"box_columns": 6}, "multiple of 16 bytes"),
         ({"rows": 9}, "ends at element 72"),
-        ({"swizzle": "128B"}, "swizzle '128B'"),
+        ({"swizzle": "64B"}, "as long as the swizzle 64B is wide, found 16 bytes"),
     ],
 )
 def test_a_map_that_cannot_be_is_refused(change: dict[str, object], words: str) -> None:

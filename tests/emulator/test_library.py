@@ -101,7 +101,10 @@ def test_the_cache_needs_no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ("source", "words"),
     [
         (None, "inline PTX"),
-        ('extern "C" __global__ void gemm(float* C) { nvcuda::wmma::fill(C); }', "tensor-core"),
+        (
+            'extern "C" __global__ void gemm(float* C) { nvcuda::wmma::fill(C); }',
+            "matrix fragments",
+        ),
         (
             'extern "C" __global__ void gemm(float* C) { other<<<1, 1>>>(C); }',
             "launch from the device",

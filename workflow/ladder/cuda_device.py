@@ -176,6 +176,7 @@ class PreparedLaunches:
                     columns=matrix.columns,
                     pitch_bytes=matrix.pitch * ELEMENT_BYTES,
                     box=matrix.box,
+                    swizzle=matrix.swizzle,
                 )
             )
         inputs = maps or [ctypes.c_void_p(a), ctypes.c_void_p(b)]

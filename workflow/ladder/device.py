@@ -110,6 +110,8 @@ class LaunchSpec:
                     tuple(maps["b_box"]),
                     maps["transpose_a"],
                     maps["scratch_bytes"],
+                    maps["a_swizzle"],
+                    maps["b_swizzle"],
                 )
                 if maps
                 else None,

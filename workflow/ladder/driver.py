@@ -12,13 +12,16 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from .manifest import SwizzleName
+
 NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14
 """CUfunction_attribute: the kernel may have clusters of more than 8 blocks."""
 TENSOR_MAP_BYTES = 128
 TENSOR_MAP_ALIGN_BYTES = 64
 _CLUSTER_DIMENSION = 4  # CUlaunchAttributeID
 _FLOAT32 = 7  # CUtensorMapDataType
-_NO_INTERLEAVE, _NO_SWIZZLE, _ZEROS_OUTSIDE = 0, 0, 0
+_NO_INTERLEAVE, _ZEROS_OUTSIDE = 0, 0
+_SWIZZLES = {"none": 0, "32B": 1, "64B": 2, "128B": 3}  # CUtensorMapSwizzle
 _L2_128_BYTES = 2  # CUtensorMapL2promotion: sectors are fetched from DRAM by the line
 
 
@@ -120,7 +123,13 @@ class KernelLaunch:
 
 
 def encode_tensor_map(
-    address: int, *, rows: int, columns: int, pitch_bytes: int, box: tuple[int, int]
+    address: int,
+    *,
+    rows: int,
+    columns: int,
+    pitch_bytes: int,
+    box: tuple[int, int],
+    swizzle: SwizzleName = "none",
 ) -> ctypes.Array[ctypes.c_uint64]:
     """The tensor map of a row-major FP32 matrix: a kernel's argument, to be passed by value.
 
@@ -130,6 +139,7 @@ def encode_tensor_map(
         address: of the first element on the device, a multiple of 16.
         pitch_bytes: from one row to the next, a multiple of 16.
         box: columns and rows that one copy brings.
+        swizzle: how they lie in shared memory; its width is then that of a row of the box.
     """
     tensor_map = aligned_tensor_map()
     # The innermost dimension comes first; its stride is that of the type.
@@ -144,7 +154,7 @@ def encode_tensor_map(
         (ctypes.c_uint32 * 2)(*box),
         (ctypes.c_uint32 * 2)(1, 1),
         ctypes.c_int(_NO_INTERLEAVE),
-        ctypes.c_int(_NO_SWIZZLE),
+        ctypes.c_int(_SWIZZLES[swizzle]),
         ctypes.c_int(_L2_128_BYTES),
         ctypes.c_int(_ZEROS_OUTSIDE),
     )

@@ -110,6 +110,10 @@ class KernelLaunch(Document):
         } | {name: text for name, text in bytes_.items() if text is not None}
 
 
+SwizzleName = Literal["none", "32B", "64B", "128B"]
+"""How a copy orders the 16-byte pieces of a tile in shared memory (`swizzle.cuh`)."""
+
+
 class CudaLaunch(KernelLaunch):
     """An ordinary CUDA launch: gemm(A, B, C, M, N, K)."""
 
@@ -139,6 +143,10 @@ class TensorMapsLaunch(KernelLaunch):
     """Columns and rows of A (of its transpose, with `transpose_a`) that one copy brings."""
     b_box: Box
     """Columns and rows of B that one copy brings."""
+    a_swizzle: SwizzleName = "none"
+    """Of the tiles of A; rows of a swizzled tile are as long as the swizzle is wide."""
+    b_swizzle: SwizzleName = "none"
+    """Of the tiles of B."""
     transpose_a: bool = False
     """Whether the map of A covers its transpose, K x M, which the launch writes first."""
     scratch_bytes: Expression | None = None
@@ -353,6 +361,8 @@ class TensorMaps:
     transpose_a: bool
     scratch_bytes: int | None = None
     """Of the kernel's own memory, if it takes any."""
+    a_swizzle: SwizzleName = "none"
+    b_swizzle: SwizzleName = "none"
 
 
 @dataclass(frozen=True)
@@ -502,7 +512,14 @@ def _tensor_maps(spec: TensorMapsLaunch, names: Mapping[str, int]) -> TensorMaps
         [_whole(text, names) for text in box] for box in (spec.a_box, spec.b_box)
     )
     scratch = None if spec.scratch_bytes is None else _whole(spec.scratch_bytes, names)
-    return TensorMaps((a_columns, a_rows), (b_columns, b_rows), spec.transpose_a, scratch)
+    return TensorMaps(
+        (a_columns, a_rows),
+        (b_columns, b_rows),
+        spec.transpose_a,
+        scratch,
+        spec.a_swizzle,
+        spec.b_swizzle,
+    )
 
 
 def _whole(text: Expression, names: Mapping[str, int]) -> int:

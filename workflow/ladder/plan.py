@@ -29,7 +29,7 @@ from .occupancy import (
 )
 from .selection import Winners, select
 from .status import Status
-from .tensor_maps import ELEMENT_BYTES, MOST_BOX_SIDE, ROW_ELEMENTS
+from .tensor_maps import ELEMENT_BYTES, MOST_BOX_SIDE, ROW_ELEMENTS, SWIZZLE_BYTES
 
 Fault = tuple[Status, str]
 
@@ -276,7 +276,12 @@ def _division_fault(launch: Launch) -> Fault | None:
 
 def _box_fault(launch: Launch) -> Fault | None:
     maps = launch.tensor_maps
-    for name, box in (("a_box", maps.a_box), ("b_box", maps.b_box)) if maps else ():
+    if maps is None:
+        return None
+    for name, box, swizzle in (
+        ("a_box", maps.a_box, maps.a_swizzle),
+        ("b_box", maps.b_box, maps.b_swizzle),
+    ):
         for side, size in zip(("columns", "rows"), box, strict=True):
             if not 1 <= size <= MOST_BOX_SIDE:
                 return (
@@ -288,6 +293,12 @@ def _box_fault(launch: Launch) -> Fault | None:
                 Status.INFEASIBLE_BOX,
                 f"a row of {name} has {box[0]} columns, {box[0] * ELEMENT_BYTES} bytes; a multiple "
                 f"of {ROW_ELEMENTS} columns, {ROW_ELEMENTS * ELEMENT_BYTES} bytes, is needed",
+            )
+        if swizzle != "none" and box[0] * ELEMENT_BYTES != SWIZZLE_BYTES[swizzle]:
+            return (
+                Status.INFEASIBLE_BOX,
+                f"a row of {name} has {box[0]} columns; with the swizzle {swizzle} it needs "
+                f"{SWIZZLE_BYTES[swizzle] // ELEMENT_BYTES}, {SWIZZLE_BYTES[swizzle]} bytes",
             )
     return None
 

@@ -24,7 +24,7 @@ from .correctness import PROTOCOL_VERSION
 from .device import LaunchSpec
 from .plan import Point
 from .status import Status
-from .tensor_maps import mapped_matrices
+from .tensor_maps import MappedMatrix, mapped_matrices
 
 RETRIED = frozenset({Status.OOM, Status.SKIPPED_OOM_PREDICTED, Status.WORKER_CRASH, Status.TIMEOUT})
 """Failures that may be the machine's rather than the kernel's: tried again by the next run."""
@@ -67,7 +67,7 @@ def check_key(
         del geometry["tensor_maps"]
     else:  # what the launch copies, and how, is part of what is timed
         mapped = mapped_matrices(spec.tensor_maps, *point.shape)
-        geometry["tensor_maps"] = [asdict(matrix) for matrix in mapped]
+        geometry["tensor_maps"] = [_mapped(matrix) for matrix in mapped]
         if spec.tensor_maps.scratch_bytes is not None:
             geometry["scratch_bytes"] = spec.tensor_maps.scratch_bytes
     return _key(
@@ -82,6 +82,14 @@ def check_key(
             "driver": environment.driver_version,
         }
     )
+
+
+def _mapped(matrix: MappedMatrix) -> dict[str, Any]:
+    """What identifies a mapped matrix; plain tiles keep the keys that they had before swizzles."""
+    fields = asdict(matrix)
+    if matrix.swizzle == "none":
+        del fields["swizzle"]
+    return fields
 
 
 def point_key(check: str, cache_mode: str, sampling: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .expressions import cdiv
-from .manifest import TensorMaps
+from .manifest import SwizzleName, TensorMaps
 
 HELPERS = frozenset({"transpose_a", "pad_rows"})
 """The entry functions that a CUBIN of this kind has beside `gemm`."""
@@ -27,6 +27,8 @@ ROW_ELEMENTS = 4
 """Rows of a mapped matrix start at multiples of so many elements, 16 bytes."""
 MOST_BOX_SIDE = 256
 """Elements along a side of the tile that one copy brings, at most."""
+SWIZZLE_BYTES: dict[SwizzleName, int] = {"32B": 32, "64B": 64, "128B": 128}
+"""Length of a row of a swizzled tile."""
 _ALIGN_BYTES = 256
 """Of each matrix in the workspace, as a fresh allocation would have."""
 
@@ -65,6 +67,8 @@ class MappedMatrix:
     """What writes the copy; None where the map covers the matrix itself."""
     workspace_offset: int = 0
     """Where the copy begins in the workspace, bytes."""
+    swizzle: SwizzleName = "none"
+    """Of the tile in shared memory."""
 
     @property
     def copy_bytes(self) -> int:
@@ -76,11 +80,15 @@ class MappedMatrix:
 
 def mapped_matrices(maps: TensorMaps, m: int, n: int, k: int) -> tuple[MappedMatrix, MappedMatrix]:
     """What the maps `a_tiles` and `b_tiles` cover for C (m x n) = A (m x k) B (k x n)."""
-    if maps.transpose_a:
-        a = MappedMatrix("A", k, m, _padded(m), maps.a_box, _transpose(m, k))
-    else:
-        a = MappedMatrix("A", m, k, _padded(k), maps.a_box, _pad(m, k))
-    return a, MappedMatrix("B", k, n, _padded(n), maps.b_box, _pad(k, n), a.copy_bytes)
+    rows, columns = (k, m) if maps.transpose_a else (m, k)
+    helper = _transpose(m, k) if maps.transpose_a else _pad(m, k)
+    a = MappedMatrix(
+        "A", rows, columns, _padded(columns), maps.a_box, helper, swizzle=maps.a_swizzle
+    )
+    b = MappedMatrix(
+        "B", k, n, _padded(n), maps.b_box, _pad(k, n), a.copy_bytes, swizzle=maps.b_swizzle
+    )
+    return a, b
 
 
 def workspace_bytes(maps: TensorMaps | None, m: int, n: int, k: int) -> int:

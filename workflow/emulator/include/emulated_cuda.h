@@ -108,6 +108,24 @@ EMULATED_BARRIER void emulated_cluster_sync(void);
 void emulated_cluster_load(void* value, const void* shared, unsigned rank);
 EMULATED_BARRIER void emulated_flag_raise(unsigned* flag);
 EMULATED_BARRIER void emulated_flag_await(unsigned* flag);
+// The instructions of mma.cuh, proxy.cuh and wgmma.cuh. `line` is the kernel's, which tells whether the
+// lanes of a warp are at one instruction. Operands: `half` is FP16, else TF32; of wgmma `a` or `a_tile`.
+EMULATED_BARRIER void emulated_mma(float* sum, const unsigned* a, const unsigned* b, int half,
+                                   unsigned line);
+EMULATED_BARRIER void emulated_ldmatrix(unsigned* matrices, const void* row, int transposed,
+                                        unsigned line);
+EMULATED_BARRIER void emulated_fence_proxy_async(void);
+EMULATED_BARRIER void emulated_wgmma_fence(unsigned line);
+EMULATED_BARRIER void emulated_wgmma(float* sum, unsigned count, const unsigned* a, uint64_t a_tile,
+                                     uint64_t b_tile, int accumulate, int half, int a_transposed,
+                                     int b_transposed, unsigned line);
+EMULATED_BARRIER void emulated_wgmma_commit(unsigned line);
+EMULATED_BARRIER void emulated_wgmma_wait(unsigned pending_groups, unsigned line);
+void emulated_wgmma_tile(const void* tile);
+// Of shared memory: the offset in the block's window.
+size_t emulated_shared_address(const void* address);
+unsigned emulated_pack_f16(float low, float high);
+float emulated_unpack_f16(unsigned half);
 float emulated_atomic_add_float(float* address, float value);
 int emulated_atomic_add_int(int* address, int value);
 void emulated_trap(void);
@@ -182,7 +200,7 @@ static __forceinline__ int __float_as_int(float value) {
   return bits;
 }
 static __forceinline__ size_t __cvta_generic_to_shared(const void* address) {
-  return (size_t)address;
+  return emulated_shared_address(address);
 }
 static __forceinline__ float atomicAdd(float* address, float value) {
   return emulated_atomic_add_float(address, value);

@@ -6,7 +6,14 @@
 #define EMULATOR_API extern "C" __attribute__((visibility("default")))
 
 enum EmulatorSpace { kGlobal = 0, kShared = 1, kOtherSpace = 2 };
-enum EmulatorAccessKind { kLoad = 0, kStore = 1, kAsyncSource = 2, kAsyncDestination = 3, kAtomic = 4 };
+enum EmulatorAccessKind {
+  kLoad = 0,
+  kStore = 1,
+  kAsyncSource = 2,
+  kAsyncDestination = 3,
+  kAtomic = 4,
+  kMatrixLoad = 5,  // ldmatrix
+};
 enum EmulatorFindingKind {
   kOutOfBounds = 1,
   kRaceWriteWrite,
@@ -27,6 +34,11 @@ enum EmulatorFindingKind {
   kTransactionCount,
   kPeerExited,
   kClusterRace,
+  kDivergentWarp,
+  kMissingFence,
+  kMissingProxyFence,
+  kSumUnderWay,
+  kMisalignedTile,
 };
 
 // One static access: a call site x space x width x kind. Counts are of warp-level requests.
@@ -51,7 +63,7 @@ struct EmulatorFinding {
                                          // rank outside the cluster the rank in bytes
   uint64_t block;
   int64_t offset;  // bytes from the start of the array, negative in front of it; of a divergent
-                   // barrier its line, and in `bytes` the other barrier's line or 0
+                   // barrier or warp its line, and in `bytes` the other's line or 0
   uint64_t count;
 };
 
@@ -60,6 +72,8 @@ struct EmulatorTotals {
   uint64_t unmatched_requests;  // could not be ordered in lockstep: see docs/emulator.md
   uint64_t tma_load_bytes, tma_load_sectors;  // inside the matrix; distinct 32-byte sectors of a copy
   uint64_t cluster_load_bytes;
+  uint64_t mma_instructions, wgmma_instructions;  // of warps: a wgmma is one of each of its four
+  uint64_t tensor_core_flops;                     // multiplications and additions
   uint64_t aborted;
   double seconds;
 };
@@ -74,7 +88,8 @@ struct EmulatorTensorMap {
   uint32_t rows, columns;
   uint64_t pitch;
   uint32_t box_rows, box_columns;
-  uint64_t unused[11];
+  uint32_t swizzle;  // width of the pattern in bytes; 0: none
+  uint32_t unused[21];
 };
 static_assert(sizeof(EmulatorTensorMap) == 128, "the size of a CUtensorMap");
 

@@ -5,7 +5,11 @@
 // clocks from then on. A thread stamps its accesses with its time. An arrival publishes what the
 // thread knows and its time, and a new time begins; a completed wait learns what was published. What
 // TMA writes is stamped by the mbarrier that it reports to: a writer of its own, whose time is the
-// number of phases completed.
+// number of phases completed. What wgmma reads is stamped by a reader of its own for each warp, whose time
+// is the number of products issued; the warp's lanes learn it at the wait.
+//
+// Writes of threads reach wgmma only through a fence of the async proxy. The second half of a clock, there
+// once any thread has fenced, holds the times of writes that are behind such a fence.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -15,7 +19,9 @@
 
 namespace emulator {
 
-using Clock = std::vector<uint32_t>;  // a time for each writer; 0: nothing
+// A time for each thread, mbarrier and reader of products; 0: nothing. Then, perhaps, the same of what
+// is fenced.
+using Clock = std::vector<uint32_t>;
 
 struct WriteStamp {
   uint32_t writer, time;
@@ -42,20 +48,25 @@ class Clocks {
     threads_ = threads;
     warps_ = (threads + kWarp - 1) / kWarp;
     time_.resize(threads);
-    known_.assign(threads, Clock(threads + kBarrierWriters, 0));
+    known_.assign(threads, nothing());
+    passed_.assign(threads, kBeforeClocks);
+    fenced_for_all_.assign(threads, 0);
     writes_.resize(words);
-    reads_.resize(words * warps_);
+    reads_.resize(words * (warps_ + 1));
     for (uint32_t thread = 0; thread < threads; thread++) {
       uint32_t warp = thread / kWarp, end = std::min(threads, (warp + 1) * kWarp);
       time_[thread] = stamp_of(warp_epoch[warp]);
-      for (uint32_t lane = warp * kWarp; lane < end; lane++) known_[thread][lane] = warp_epoch[warp];
+      for (uint32_t lane = warp * kWarp; lane < end; lane++)
+        known_[thread][lane] = time_[thread] - 1;
     }
   }
-  static uint32_t stamp_of(uint16_t warp_epoch) { return warp_epoch + 1u; }
+  // Of writes in earlier intervals of a block's barrier, before there were clocks.
+  static constexpr uint32_t kBeforeClocks = 1;
+  static uint32_t stamp_of(uint16_t warp_epoch) { return kBeforeClocks + 1 + warp_epoch; }
   uint32_t barrier_writer(size_t barrier) const {
     return threads_ + (uint32_t)(barrier % kBarrierWriters);
   }
-  Clock nothing() const { return Clock(threads_ + kBarrierWriters, 0); }
+  Clock nothing() const { return Clock(entries(), 0); }
 
   // -- edges --
 
@@ -86,8 +97,61 @@ class Clocks {
     }
   }
 
+  // A barrier of the block. Epochs order what came before; the fences among it are known to all.
+  void pass_block_barrier() {
+    for (uint32_t thread = 0; thread < threads_; thread++) {
+      passed_[thread] = time_[thread]++;
+      if (known_[thread].size() == entries()) continue;
+      for (uint32_t writer = 0; writer < threads_; writer++)
+        fenced_for_all_[writer] =
+            std::max(fenced_for_all_[writer], known_[thread][entries() + writer]);
+    }
+  }
+  // A fence of the async proxy: covers the thread's own writes so far, and those that it knows of.
+  void fence(uint32_t thread) {
+    Clock& known = known_[thread];
+    known.resize(2 * entries());
+    for (uint32_t writer = 0; writer < threads_; writer++) {
+      uint32_t& fenced = known[entries() + writer];
+      fenced = std::max(fenced, std::max(known[writer], passed_[writer]));
+    }
+    known[entries() + thread] = time_[thread]++;
+  }
+  // The lanes of a warp learn that its products up to `serial` have read their operands.
+  void learn_products(uint32_t warp, uint32_t serial) {
+    uint32_t end = std::min(threads_, (warp + 1) * kWarp);
+    for (uint32_t thread = warp * kWarp; thread < end; thread++)
+      known_[thread][product_reader(warp)] = serial;
+  }
+
   // -- accesses --
 
+  // What all lanes of a warp know, the own accesses of each left out.
+  Clock common_knowledge(uint32_t warp) const {
+    uint32_t first = warp * kWarp, end = std::min(threads_, first + kWarp);
+    Clock common(2 * entries(), UINT32_MAX);
+    for (uint32_t thread = first; thread < end; thread++) {
+      const Clock& known = known_[thread];
+      uint32_t own = common[thread];
+      for (size_t i = 0; i < known.size(); i++) common[i] = std::min(common[i], known[i]);
+      common[thread] = own;
+      for (size_t i = known.size(); i < common.size(); i++) common[i] = 0;
+    }
+    for (uint32_t writer = 0; writer < threads_; writer++) {
+      uint32_t& fenced = common[entries() + writer];
+      fenced = std::max(fenced, fenced_for_all_[writer]);
+    }
+    return common;
+  }
+  // Whether whoever knows this knows the last write of a word.
+  bool includes_write(const Clock& knowledge, uint64_t word) const {
+    return knowledge[writes_[word].writer] >= writes_[word].time;
+  }
+  // The same of a fence behind that write; copies of TMA need none.
+  bool includes_fence(const Clock& knowledge, uint64_t word) const {
+    const WriteStamp& write = writes_[word];
+    return write.writer >= threads_ || knowledge[entries() + write.writer] >= write.time;
+  }
   uint32_t time(uint32_t thread) const { return time_[thread]; }
   bool knows(uint32_t thread, uint32_t writer, uint32_t time) const {
     return writer == thread || known_[thread][writer] >= time;
@@ -99,10 +163,10 @@ class Clocks {
     writes_[word] = WriteStamp{writer, time};
   }
   void forget_reads(uint64_t word) {
-    std::fill_n(reads_.begin() + (long)(word * warps_), warps_, ReadStamps{});
+    std::fill_n(reads_.begin() + (long)(word * (warps_ + 1)), warps_ + 1, ReadStamps{});
   }
   void note_read(uint64_t word, uint32_t thread, uint32_t time) {
-    ReadStamps& reads = reads_[word * warps_ + thread / kWarp];
+    ReadStamps& reads = reads_[word * (warps_ + 1) + thread / kWarp];
     uint32_t lane = 1u << thread % kWarp;
     for (int i = 0; i < 2; i++)
       if (reads.lanes[i] && reads.time[i] == time) {
@@ -119,9 +183,30 @@ class Clocks {
     reads.time[place] = time;
     reads.lanes[place] = lane;
   }
-  // A reader of whose access the thread does not know, or -1.
+  // Product number `serial` of a warp. Warps that are in step have one time, as lanes above.
+  void note_product_read(uint64_t word, uint32_t warp, uint32_t serial) {
+    ReadStamps& reads = reads_[word * (warps_ + 1) + warps_];
+    uint32_t bit = 1u << warp;
+    for (uint32_t& warps : reads.lanes) warps &= ~bit;
+    int place = reads.lanes[0] && reads.time[0] == serial   ? 0
+                : reads.lanes[1] && reads.time[1] == serial ? 1
+                : !reads.lanes[0]                           ? 0
+                : !reads.lanes[1]                           ? 1
+                : reads.time[0] < reads.time[1]             ? 0
+                                                            : 1;
+    if (reads.time[place] != serial) reads.lanes[place] = 0;
+    reads.time[place] = serial;
+    reads.lanes[place] |= bit;
+  }
+  // A reader of whose access the thread does not know, or -1: a thread, or the first of the warp whose
+  // product reads.
   int64_t unknown_reader(uint64_t word, uint32_t thread) const {
-    const ReadStamps* of_word = &reads_[word * warps_];
+    const ReadStamps* of_word = &reads_[word * (warps_ + 1)];
+    for (int i = 0; i < 2; i++)
+      for (uint32_t rest = of_word[warps_].lanes[i]; rest; rest &= rest - 1) {
+        uint32_t warp = (uint32_t)__builtin_ctz(rest);
+        if (known_[thread][product_reader(warp)] < of_word[warps_].time[i]) return warp * kWarp;
+      }
     for (uint32_t warp = 0; warp < warps_; warp++)
       for (int i = 0; i < 2; i++)
         for (uint32_t rest = of_word[warp].lanes[i]; rest; rest &= rest - 1) {
@@ -133,10 +218,15 @@ class Clocks {
 
  private:
   uint32_t threads_ = 0, warps_ = 0;
-  Clock time_;                 // [thread]
-  std::vector<Clock> known_;   // [thread][writer]
+  Clock time_;                     // [thread]
+  std::vector<Clock> known_;       // [thread][writer or reader]
+  Clock passed_;                   // [thread]: its time at the last barrier of the block
+  Clock fenced_for_all_;           // [thread]: its writes up to this are behind a fence before that
   std::vector<WriteStamp> writes_;
-  std::vector<ReadStamps> reads_;  // [word][warp]
+  std::vector<ReadStamps> reads_;  // [word][warp], then one with a bit for the products of each warp
+
+  uint32_t entries() const { return threads_ + kBarrierWriters + warps_; }
+  uint32_t product_reader(uint32_t warp) const { return threads_ + kBarrierWriters + warp; }
   Clock joined_;
 };
 

@@ -18,6 +18,8 @@ struct TileCopy {
   uint32_t thread, pc;
   bool lands;  // false: its destination is no place to write to
 
+  // Where a tile must begin: a swizzle is a pattern of addresses that repeats.
+  uint32_t alignment() const { return map.swizzle ? 8 * map.swizzle : 128; }
   uint32_t bytes() const { return map.box_rows * map.box_columns * 4; }
 };
 
@@ -35,6 +37,11 @@ struct Barrier {
   // Whether the copies under way are all that the phase still waits for.
   bool needs_copies_only() const { return !pending && expected && expected == queued; }
 };
+
+// Where the pattern of a swizzle of `width` bytes (0: none) puts the byte at `offset` of the window.
+inline uint64_t swizzled(uint64_t offset, uint32_t width) {
+  return width ? offset ^ ((offset >> 7 & (width / 16 - 1)) << 4) : offset;
+}
 
 // Columns [first, last) of the box that lie inside the matrix; none if the row does not.
 struct InsideColumns {

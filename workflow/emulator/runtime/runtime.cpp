@@ -24,6 +24,7 @@
 #include "mbarrier.hpp"
 #include "memory.hpp"
 #include "shadow.hpp"
+#include "tensor_core.hpp"
 
 #define RETURN_ADDRESS ((uintptr_t)__builtin_return_address(0))
 #define LIKELY(condition) __builtin_expect(!!(condition), 1)
@@ -95,6 +96,28 @@ struct Records {
   }
 };
 
+// An instruction that all lanes of a warp execute together, as one of them sees it.
+struct Collective {
+  enum Kind { kMma, kLdmatrix, kWgmmaFence, kWgmma, kWgmmaCommit, kWgmmaWait } kind;
+  uint32_t line, pc;
+  float* sum;
+  uint32_t count;  // registers of the sum; groups that a wait leaves
+  const uint32_t* a;
+  const uint32_t* b;
+  uint64_t a_tile, b_tile;
+  bool accumulate, half, a_transposed, b_transposed;
+  uint32_t* matrices;
+  const char* row;
+
+  // Whether two lanes execute one instruction: operands other than registers are equal too.
+  bool same(const Collective& other) const {
+    return kind == other.kind && line == other.line && count == other.count &&
+           a_tile == other.a_tile && b_tile == other.b_tile && accumulate == other.accumulate &&
+           half == other.half && a_transposed == other.a_transposed &&
+           b_transposed == other.b_transposed;
+  }
+};
+
 struct Lane {
   void* stack_pointer;
   uint3 thread_idx;
@@ -108,6 +131,10 @@ struct Lane {
   uint64_t value;
   const uint64_t* exchanged;
   uint32_t exchanged_mask;
+  const Collective* collective;
+  bool sums_under_way;             // products of the warp may yet write to some of its registers
+  WarpProducts products;           // of the warp, in its first lane
+  std::vector<Collective> issued;  // products of the warp so far, in its first lane
   uint32_t barrier, parity;  // of the mbarrier that it waits for
   Records records;  // since the last flush
   std::vector<AsyncCopy> open_group;
@@ -427,6 +454,8 @@ static inline void note_shared_write(uint64_t i, uint32_t pc) {
   if (kByClocks) clocks.note_write(i, current->thread, clocks.time(current->thread));
 }
 
+static inline bool reads(uint32_t kind) { return kind == kLoad || kind == kMatrixLoad; }
+
 // A block of the cluster that reads this block's memory must have come to a cluster barrier before it
 // is written again.
 static COLD void check_remote_readers(uint64_t offset, uint32_t bytes, uint32_t pc) {
@@ -443,7 +472,7 @@ static inline void check_shared_words(uint64_t offset, uint32_t bytes, uint32_t 
     ShadowWord& word = shadow[i];
     if (UNLIKELY(word.in_flight))
       report_shared(kInFlight, offset, bytes, pc, word.write_pc, word.writer.thread);
-    if (kind == kLoad) {
+    if (reads(kind)) {
       check_shared_read<kByClocks>(i, offset, bytes, pc);
     } else {
       check_shared_conflicts<kByClocks>(i, offset, bytes, pc);
@@ -465,7 +494,7 @@ static inline void check_shared(uint64_t offset, uint32_t bytes, uint32_t kind, 
     return;
   }
   if (UNLIKELY(offset & (bytes - 1))) report_shared(kMisaligned, offset, bytes, pc, 0, 0);
-  if (kind != kLoad && UNLIKELY(!remote_reads.empty())) check_remote_readers(offset, bytes, pc);
+  if (!reads(kind) && UNLIKELY(!remote_reads.empty())) check_remote_readers(offset, bytes, pc);
   if (UNLIKELY(clocks.on))
     check_shared_words<true>(offset, bytes, kind, pc);
   else
@@ -482,12 +511,24 @@ static inline void land_in_shared(uint64_t offset, uint32_t bytes, uint32_t pc) 
   }
 }
 
+// Registers of a sum must be left alone until a wait has ended the products that write to it.
+static COLD void check_sums(uintptr_t address, uint32_t bytes, uint32_t pc) {
+  const Lane& lane = *current;
+  for (const PendingSum& sum : lanes[lane.warp * kWarp].products.sums)
+    if (launch.check && sum.products && sum.holds(lane.thread % kWarp, address))
+      report(kSumUnderWay, kOtherSpace, pc, sum.pc, -1, 0, bytes, lane.thread, 0);
+}
+
 // ---- the hook: every load and store of the kernel -----------------------------------------------
 
 static inline __attribute__((always_inline)) void access(uintptr_t address, uint32_t bytes,
                                                          uint32_t kind, uintptr_t return_address,
                                                          uint16_t destination = 0) {
-  if (stacks.contains(address)) return;  // registers and local memory
+  if (stacks.contains(address)) {  // registers and local memory
+    if (UNLIKELY(current->sums_under_way))
+      check_sums(address, bytes, (uint32_t)(return_address - module.base));
+    return;
+  }
   uint32_t pc = (uint32_t)(return_address - module.base);
   if (LIKELY(arena.contains(address))) {
     if (launch.check) check_global(address, bytes, kind, pc);
@@ -595,7 +636,19 @@ static void wait_for_warp(uint32_t mask, uint64_t value, uintptr_t return_addres
   lane.state = kAtWarpOperation;
   lane.mask = mask;
   lane.value = value;
+  lane.collective = nullptr;
   lane.waiting_pc = (uint32_t)(return_address - module.base);
+  yield();
+}
+
+// All lanes come, and the scheduler executes the instruction for them (run_collective).
+static void execute_together(Collective& collective, uintptr_t return_address) {
+  collective.pc = (uint32_t)(return_address - module.base);
+  Lane& lane = *current;
+  lane.state = kAtWarpOperation;
+  lane.mask = 0xffffffffu;
+  lane.collective = &collective;
+  lane.waiting_pc = collective.pc;
   yield();
 }
 
@@ -757,8 +810,9 @@ static void start_clocks() {
   clocks.start(threads_per_block, shadow.size(), warp_epoch);
   for (uint64_t i = 0; i < shadow.size(); i++) {
     const ShadowWord& word = shadow[i];
-    if (word.write_epoch == epoch)
-      clocks.note_write(i, word.writer.thread, Clocks::stamp_of(word.writer.warp_epoch));
+    clocks.note_write(i, word.writer.thread,
+                      word.write_epoch == epoch ? Clocks::stamp_of(word.writer.warp_epoch)
+                                                : Clocks::kBeforeClocks);
     if (word.read_epoch != epoch) continue;
     clocks.forget_reads(i);
     for (const Reader& reader : {word.reader, word.other_reader})
@@ -768,14 +822,17 @@ static void start_clocks() {
 
 static void deliver(const TileCopy& copy, uint32_t writer, uint32_t time) {
   if (!copy.lands) return;
-  char* to = module.shared + copy.offset;
+  uint64_t to = copy.offset;
   size_t row_bytes = copy.map.box_columns * sizeof(float);
-  for (uint32_t row = 0; row < copy.map.box_rows; row++, to += row_bytes) {
+  char box_row[256 * sizeof(float)];  // the longest there is
+  for (uint32_t row = 0; row < copy.map.box_rows; row++) {
     InsideColumns inside = inside_columns(copy, row);
-    memset(to, 0, row_bytes);
+    memset(box_row, 0, row_bytes);
     if (inside.first < inside.last)
-      memcpy(to + inside.first * sizeof(float), global_element(copy, row, inside.first),
+      memcpy(box_row + inside.first * sizeof(float), global_element(copy, row, inside.first),
              (size_t)(inside.last - inside.first) * sizeof(float));
+    for (size_t chunk = 0; chunk < row_bytes; chunk += 16, to += 16)
+      memcpy(module.shared + swizzled(to, copy.map.swizzle), box_row + chunk, 16);
   }
   if (!launch.check) return;
   for (uint64_t i = copy.offset >> 2; i < (copy.offset + copy.bytes()) >> 2; i++) {
@@ -926,8 +983,10 @@ void emulated_tma_load_2d(void* shared, const void* map, int column, int row, vo
   copy.lands = copy.offset < module.shared_bytes && in_array(copy.offset, copy.bytes());
   if (!copy.lands)
     shared_out_of_bounds((int64_t)copy.offset, copy.bytes(), pc);
-  else if (launch.check && (uintptr_t)shared % 128)
-    report_shared(kMisaligned, copy.offset, 128, pc, 0, 0);
+  else if ((uintptr_t)shared % copy.alignment()) {
+    if (launch.check) report_shared(kMisalignedTile, copy.offset, copy.alignment(), pc, 0, 0);
+    copy.lands = !copy.map.swizzle;
+  }
   if (launch.trace) count_copy(copy);
   if (launch.check) check_copy(copy);
   barriers[index].queued += copy.bytes();
@@ -1047,6 +1106,387 @@ void emulated_flag_await(unsigned* flag) {
   Clocks::join(known, raised->second.clock);
   flags.erase(raised);
 }
+}
+
+// ---- tensor cores -------------------------------------------------------------------------------
+
+namespace emulator {
+
+constexpr uint32_t kWarpgroup = 4 * kWarp;
+
+static Multiplication multiplication;
+
+static void count_multiplication(uint64_t& instructions, uint32_t columns, uint32_t depth) {
+  if (!launch.trace) return;
+  instructions += counters.weight;
+  totals.tensor_core_flops += counters.weight * 2 * kRows * columns * depth;
+  counters.block.requests++;
+}
+
+static void multiply_fragments(Lane* warp) {
+  const Collective& lead = *warp[0].collective;
+  uint32_t depth = lead.half ? 16 : 8;
+  for (uint32_t lane = 0; lane < kWarp; lane++) {
+    const Collective& own = *warp[lane].collective;
+    multiplication.set_a(lane, own.a, lead.half);
+    multiplication.set_b(lane, own.b, lead.half);
+    multiplication.set_sum(lane, own.sum, 4);
+  }
+  multiplication.run(depth, 8, true);
+  for (uint32_t lane = 0; lane < kWarp; lane++)
+    multiplication.get_sum(lane, warp[lane].collective->sum, 4);
+  count_multiplication(totals.mma_instructions, 8, depth);
+}
+
+static void load_matrices(Lane* warp) {
+  for (uint32_t lane = 0; lane < kWarp; lane++) {
+    const Collective& own = *warp[lane].collective;
+    uint32_t group = lane / 4, inner = lane % 4;
+    for (uint32_t i = 0; i < 4; i++) {
+      const Lane* rows = warp + 8 * i;
+      if (!own.a_transposed) {
+        memcpy(&own.matrices[i], rows[group].collective->row + 4 * inner, 4);
+        continue;
+      }
+      uint16_t pair[2];
+      for (uint32_t part = 0; part < 2; part++)
+        memcpy(&pair[part], rows[2 * inner + part].collective->row + 2 * group, 2);
+      memcpy(&own.matrices[i], pair, 4);
+    }
+  }
+}
+
+// The four warps of a warpgroup execute the same products in the same order. Returns whether this one
+// is in step.
+static bool check_warpgroup(uint32_t warp_index, Lane* warp) {
+  const Collective& lead = *warp[0].collective;
+  uint32_t first = warp_index * kWarp / kWarpgroup * kWarpgroup;
+  warp[0].issued.push_back(lead);
+  size_t index = warp[0].issued.size() - 1;
+  if (first + kWarpgroup > threads_per_block) {
+    report(kDivergentWarp, kOtherSpace, warp[0].waiting_pc, 0, -1, lead.line, 0, warp[0].thread,
+           threads_per_block);
+    return false;
+  }
+  for (uint32_t other = first; other < first + kWarpgroup; other += kWarp) {
+    if (lanes[other].issued.size() <= index || lanes[other].issued[index].same(lead)) continue;
+    report(kDivergentWarp, kOtherSpace, warp[0].waiting_pc, 0, -1, lead.line,
+           lanes[other].issued[index].line, warp[0].thread, other);
+    return false;
+  }
+  return true;
+}
+
+// Calls `word` with each word of the operands in shared memory that a warp's product reads.
+template <class Word>
+static void for_each_word_read(const Product& product, uint32_t warp_index, Word word) {
+  auto words = [&](uint64_t offset) {
+    for (uint64_t i = offset >> 2; i < (offset + 16) >> 2; i++) word(i);
+  };
+  if (!product.a_in_registers)
+    product.a_tile.for_each_piece(warp_index % 4 * kRows, kRows, product.depth(), words);
+  product.b_tile.for_each_piece(0, product.columns, product.depth(), words);
+}
+
+static void note_product_read(uint64_t i, const Product& product, uint32_t warp_index) {
+  ShadowWord& word = shadow[i];
+  if (word.read_epoch != epoch) clocks.forget_reads(i);
+  word.read_epoch = epoch;
+  word.read_pc = product.pc;
+  clocks.note_product_read(i, warp_index, product.serial);
+}
+
+// What a product reads between now and its wait must be there now. All lanes of the warp must know.
+static void check_product(const Product& product, uint32_t warp_index) {
+  if (!clocks.on) start_clocks();
+  const Clock known = clocks.common_knowledge(warp_index);
+  for_each_word_read(product, warp_index, [&](uint64_t i) {
+    const ShadowWord& word = shadow[i];
+    if (UNLIKELY(word.in_flight))
+      report_shared(kInFlight, 4 * i, 4, product.pc, word.write_pc, word.writer.thread);
+    else if (UNLIKELY(word.write_epoch < first_epoch_of_block))
+      report_shared(kUninitialisedRead, 4 * i, 4, product.pc, 0, 0);
+    else if (UNLIKELY(word.write_epoch == epoch && !clocks.includes_write(known, i)))
+      report_shared(kRaceReadWrite, 4 * i, 4, product.pc, word.write_pc, word.writer.thread);
+    else if (UNLIKELY(!clocks.includes_fence(known, i)))
+      report_shared(kMissingProxyFence, 4 * i, 4, product.pc, word.write_pc, word.writer.thread);
+    note_product_read(i, product, warp_index);
+  });
+}
+
+static bool tile_in_shared(const OperandTile& tile, uint32_t first, uint32_t lines, uint32_t depth,
+                           uint32_t pc) {
+  if (!tile.aligned()) {
+    report_shared(kMisalignedTile, tile.start, tile.alignment(), pc, 0, 0);
+    return false;
+  }
+  int64_t outside = -1;
+  tile.for_each_piece(first, lines, depth, [&](uint64_t offset) {
+    if (outside < 0 && (offset >= module.shared_bytes || !in_array(offset, 16)))
+      outside = (int64_t)offset;
+  });
+  if (outside >= 0) shared_out_of_bounds(outside, 16, pc);
+  return outside < 0;
+}
+
+// The sum that the warp names, poisoned if no product writes to it yet.
+static uint32_t pending_sum(WarpProducts& products, Lane* warp, uint32_t pc) {
+  const Collective& lead = *warp[0].collective;
+  uint32_t place = 0, free = (uint32_t)products.sums.size();
+  for (; place < products.sums.size(); place++) {
+    const PendingSum& known = products.sums[place];
+    if (!known.products)
+      free = place;
+    else if (known.registers[0] == lead.sum && known.count == lead.count)
+      return place;
+  }
+  if (free == products.sums.size()) products.sums.emplace_back();
+  PendingSum& sum = products.sums[free];
+  sum.count = lead.count;
+  sum.products = 0;
+  sum.pc = pc;
+  sum.values.resize(kWarp * lead.count);
+  for (uint32_t lane = 0; lane < kWarp; lane++) {
+    sum.registers[lane] = warp[lane].collective->sum;
+    memcpy(&sum.values[lane * sum.count], sum.registers[lane], sum.count * sizeof(float));
+    std::fill_n((uint32_t*)sum.registers[lane], sum.count, 0x7fc0deadu);
+    warp[lane].sums_under_way = true;
+  }
+  return free;
+}
+
+static void issue_product(uint32_t warp_index, Lane* warp) {
+  const Collective& lead = *warp[0].collective;
+  WarpProducts& products = warp[0].products;
+  Product product{};
+  product.pc = warp[0].waiting_pc;
+  product.half = lead.half;
+  product.accumulate = lead.accumulate;
+  product.columns = 2 * lead.count;
+  product.serial = ++products.issued;
+  product.a_in_registers = lead.a != nullptr;
+  if (lead.a)
+    for (uint32_t lane = 0; lane < kWarp; lane++)
+      memcpy(product.a[lane], warp[lane].collective->a, sizeof product.a[lane]);
+  product.a_tile = OperandTile(lead.a_tile, lead.half, lead.a_transposed);
+  product.b_tile = OperandTile(lead.b_tile, lead.half, lead.b_transposed);
+  uint32_t depth = product.depth(), first_row = warp_index % 4 * kRows;
+  if (!check_warpgroup(warp_index, warp)) {
+    aborted = true;
+    return;
+  }
+  if (launch.check && !products.fenced)
+    report(kMissingFence, kOtherSpace, product.pc, 0, -1, 0, 0, warp[0].thread, 0);
+  product.readable =
+      (lead.a || tile_in_shared(product.a_tile, first_row, kRows, depth, product.pc)) &&
+      tile_in_shared(product.b_tile, 0, product.columns, depth, product.pc);
+  if (launch.check && product.readable) check_product(product, warp_index);
+  product.sum = pending_sum(products, warp, product.pc);
+  products.sums[product.sum].products++;
+  products.open_group.push_back(product);
+  count_multiplication(totals.wgmma_instructions, product.columns, depth);
+}
+
+static float operand_in_shared(const OperandTile& tile, uint32_t line, uint32_t k) {
+  const char* at = module.shared + tile.offset(line, k);
+  uint32_t bits = 0;
+  memcpy(&bits, at, tile.element_bytes());
+  return tile.half ? float_of_half(bits) : tf32_operand(bits);
+}
+
+static void execute_product(const Product& product, uint32_t warp_index, PendingSum& sum) {
+  uint32_t depth = product.depth(), first_row = warp_index % 4 * kRows;
+  if (!product.readable) {
+    std::fill(sum.values.begin(), sum.values.end(), float_of_bits(0x7fc0deadu));
+    return;
+  }
+  if (product.a_in_registers)
+    for (uint32_t lane = 0; lane < kWarp; lane++)
+      multiplication.set_a(lane, product.a[lane], product.half);
+  else
+    for (uint32_t row = 0; row < kRows; row++)
+      for (uint32_t k = 0; k < depth; k++)
+        multiplication.a[row][k] = operand_in_shared(product.a_tile, first_row + row, k);
+  for (uint32_t k = 0; k < depth; k++)
+    for (uint32_t column = 0; column < product.columns; column++)
+      multiplication.b[k][column] = operand_in_shared(product.b_tile, column, k);
+  for (uint32_t lane = 0; lane < kWarp; lane++)
+    multiplication.set_sum(lane, &sum.values[lane * sum.count], sum.count);
+  multiplication.run(depth, product.columns, product.accumulate);
+  for (uint32_t lane = 0; lane < kWarp; lane++)
+    multiplication.get_sum(lane, &sum.values[lane * sum.count], sum.count);
+}
+
+// Products are executed here, as late as the program allows: what was overwritten too early is wrong.
+static void wait_for_products(uint32_t warp_index, Lane* warp, uint32_t pending_groups) {
+  WarpProducts& products = warp[0].products;
+  products.fenced = false;
+  size_t finished = products.groups.size() - std::min<size_t>(products.groups.size(), pending_groups);
+  for (size_t i = 0; i < finished; i++)
+    for (const Product& product : products.groups[i]) {
+      PendingSum& sum = products.sums[product.sum];
+      execute_product(product, warp_index, sum);
+      if (clocks.on) clocks.learn_products(warp_index, product.serial);
+      if (--sum.products) continue;
+      for (uint32_t lane = 0; lane < kWarp; lane++)
+        memcpy(sum.registers[lane], &sum.values[lane * sum.count], sum.count * sizeof(float));
+    }
+  products.groups.erase(products.groups.begin(), products.groups.begin() + (long)finished);
+  bool under_way = products.under_way();
+  for (uint32_t lane = 0; lane < kWarp; lane++) warp[lane].sums_under_way = under_way;
+}
+
+// A barrier of the block does not end products: their reads belong to the next interval too.
+static void note_reads_under_way() {
+  for (uint32_t warp = 0; warp * kWarp < threads_per_block; warp++) {
+    const WarpProducts& products = lanes[warp * kWarp].products;
+    auto note = [&](const std::vector<Product>& group) {
+      for (const Product& product : group)
+        if (product.readable)
+          for_each_word_read(product, warp,
+                             [&](uint64_t i) { note_product_read(i, product, warp); });
+    };
+    for (const std::vector<Product>& group : products.groups) note(group);
+    note(products.open_group);
+  }
+}
+
+// All lanes of the warp must be at the instruction; what happens else is undefined, and the launch ends.
+static bool check_convergence(const Lane* warp, uint32_t group) {
+  uint32_t lead = (uint32_t)__builtin_ctz(group);
+  while (!warp[lead].collective) lead++;  // some lanes may be at a shuffle
+  const Collective& collective = *warp[lead].collective;
+  for (uint32_t lane = 0; lane < kWarp; lane++) {
+    bool here = group >> lane & 1;
+    const Collective* other = here ? warp[lane].collective : nullptr;
+    if (other && other->same(collective)) continue;
+    report(kDivergentWarp, kOtherSpace, warp[lead].waiting_pc, here ? warp[lane].waiting_pc : 0, -1,
+           collective.line, other ? other->line : 0, warp[lead].thread,
+           warp[lead].thread - lead + lane);
+    return false;
+  }
+  return true;
+}
+
+static void run_collective(uint32_t warp_index, uint32_t group) {
+  Lane* warp = lanes + warp_index * kWarp;
+  if (!check_convergence(warp, group)) {
+    aborted = true;
+    return;
+  }
+  current = warp;
+  const Collective& lead = *warp[0].collective;
+  WarpProducts& products = warp[0].products;
+  switch (lead.kind) {
+    case Collective::kMma: multiply_fragments(warp); break;
+    case Collective::kLdmatrix: load_matrices(warp); break;
+    case Collective::kWgmmaFence: products.fenced = true; break;
+    case Collective::kWgmma: issue_product(warp_index, warp); break;
+    case Collective::kWgmmaCommit:
+      products.groups.push_back(std::move(products.open_group));
+      products.open_group.clear();
+      break;
+    case Collective::kWgmmaWait: wait_for_products(warp_index, warp, lead.count);
+  }
+}
+
+}  // namespace emulator
+
+extern "C" {
+void emulated_mma(float* sum, const unsigned* a, const unsigned* b, int half, unsigned line) {
+  Collective mma{};
+  mma.kind = Collective::kMma;
+  mma.line = line;
+  mma.sum = sum;
+  mma.a = a;
+  mma.b = b;
+  mma.half = half;
+  execute_together(mma, RETURN_ADDRESS);
+}
+
+void emulated_ldmatrix(unsigned* matrices, const void* row, int transposed, unsigned line) {
+  Collective load{};
+  load.kind = Collective::kLdmatrix;
+  load.line = line;
+  load.matrices = matrices;
+  load.row = static_cast<const char*>(row);
+  load.a_transposed = transposed;
+  uint64_t offset = (uint64_t)(load.row - module.shared);
+  if (offset >= module.shared_bytes) {
+    report(kWildAddress, kOtherSpace, (uint32_t)(RETURN_ADDRESS - module.base), 0, -1,
+           (int64_t)(uintptr_t)row, 16, current->thread, 0);
+    abandon_launch();
+  }
+  access((uintptr_t)row, 16, kMatrixLoad, RETURN_ADDRESS);
+  execute_together(load, RETURN_ADDRESS);
+}
+
+void emulated_fence_proxy_async() {
+  if (!launch.check) return;
+  if (!clocks.on) start_clocks();
+  clocks.fence(current->thread);
+}
+
+void emulated_wgmma_fence(unsigned line) {
+  Collective fence{};
+  fence.kind = Collective::kWgmmaFence;
+  fence.line = line;
+  execute_together(fence, RETURN_ADDRESS);
+}
+
+void emulated_wgmma(float* sum, unsigned count, const unsigned* a, uint64_t a_tile, uint64_t b_tile,
+                    int accumulate, int half, int a_transposed, int b_transposed, unsigned line) {
+  Collective product{};
+  product.kind = Collective::kWgmma;
+  product.line = line;
+  product.sum = sum;
+  product.count = count;
+  product.a = a;
+  product.a_tile = a_tile;
+  product.b_tile = b_tile;
+  product.accumulate = accumulate;
+  product.half = half;
+  product.a_transposed = a_transposed;
+  product.b_transposed = b_transposed;
+  execute_together(product, RETURN_ADDRESS);
+}
+
+void emulated_wgmma_commit(unsigned line) {
+  Collective commit{};
+  commit.kind = Collective::kWgmmaCommit;
+  commit.line = line;
+  execute_together(commit, RETURN_ADDRESS);
+}
+
+void emulated_wgmma_wait(unsigned pending_groups, unsigned line) {
+  Collective wait{};
+  wait.kind = Collective::kWgmmaWait;
+  wait.line = line;
+  wait.count = pending_groups;
+  execute_together(wait, RETURN_ADDRESS);
+}
+
+// A descriptor has no room for the low four bits of an address.
+void emulated_wgmma_tile(const void* tile) {
+  uint64_t offset = (uint64_t)((const char*)tile - module.shared);
+  if (launch.check && offset < module.shared_bytes && offset % 16)
+    report_shared(kMisalignedTile, offset, 16, (uint32_t)(RETURN_ADDRESS - module.base), 0, 0);
+}
+
+size_t emulated_shared_address(const void* address) {
+  uint64_t offset = (uint64_t)((const char*)address - module.shared);
+  if (offset >= module.shared_bytes) {
+    report(kWildAddress, kOtherSpace, (uint32_t)(RETURN_ADDRESS - module.base), 0, -1,
+           (int64_t)(uintptr_t)address, 0, current->thread, 0);
+    abandon_launch();
+  }
+  return offset;
+}
+
+unsigned emulated_pack_f16(float low, float high) {
+  return half_of_float(low) | half_of_float(high) << 16;
+}
+float emulated_unpack_f16(unsigned half) { return float_of_half(half); }
 }
 
 // ---- from a warp's records to requests ----------------------------------------------------------
@@ -1197,22 +1637,33 @@ static void flush(uint32_t warp_index, bool synchronised) {
 
 // ---- the scheduler ------------------------------------------------------------------------------
 
-// Releases each group of lanes that has gathered at a warp-level operation. Returns whether one was.
-static bool release_warp_groups(uint32_t warp_index) {
+// What a release of lanes from a warp-level operation has been.
+enum WarpRelease { kNoRelease, kTogether, kSynchronised };
+
+// Releases each group of lanes that has gathered at a warp-level operation. Only those that are meant to
+// order memory accesses synchronise; an instruction that lanes execute together does not.
+static WarpRelease release_warp_groups(uint32_t warp_index) {
   Lane* warp = lanes + warp_index * kWarp;
   uint32_t width = std::min(kWarp, threads_per_block - warp_index * kWarp), waiting = 0, alive = 0;
   for (uint32_t i = 0; i < width; i++) {
     if (warp[i].state != kExited) alive |= 1u << i;
     if (warp[i].state == kAtWarpOperation) waiting |= 1u << i;
   }
-  bool released = false;
+  WarpRelease released = kNoRelease;
   for (uint32_t rest = waiting; rest;) {
     uint32_t lead = (uint32_t)__builtin_ctz(rest), group = 0;
     for (uint32_t i = 0; i < width; i++)
       if ((waiting >> i & 1) && warp[i].mask == warp[lead].mask) group |= 1u << i;
     rest &= ~group;
     if ((group & warp[lead].mask & alive) != (warp[lead].mask & alive)) continue;
-    if (clocks.on) clocks.join_lanes(warp_index * kWarp, group);
+    bool together = false;
+    for (uint32_t i = 0; i < width; i++) together |= (group >> i & 1) && warp[i].collective;
+    if (together) {
+      run_collective(warp_index, group);
+      if (aborted) return kNoRelease;
+    } else if (clocks.on) {
+      clocks.join_lanes(warp_index * kWarp, group);
+    }
     for (uint32_t i = 0; i < width; i++) {
       if (!(group >> i & 1)) continue;
       exchange[warp_index][lead][i] = warp[i].value;
@@ -1221,7 +1672,7 @@ static bool release_warp_groups(uint32_t warp_index) {
       warp[i].state = kRunning;
       warp[i].pauses = 0;
     }
-    released = true;
+    released = std::max(released, together ? kTogether : kSynchronised);
   }
   return released;
 }
@@ -1274,8 +1725,10 @@ static void run_warp(uint32_t warp_index) {
       waiting |= warp[i].state == kAtWarpOperation;
       at_mbarrier |= warp[i].state == kAtMbarrier;
     }
-    bool released = waiting && release_warp_groups(warp_index);
-    if (released) warp_epoch[warp_index]++;
+    WarpRelease release = waiting ? release_warp_groups(warp_index) : kNoRelease;
+    if (UNLIKELY(aborted)) return;
+    if (release == kSynchronised) warp_epoch[warp_index]++;
+    bool released = release != kNoRelease;
     if (UNLIKELY(at_mbarrier) && !paused) released |= release_mbarrier_waits(warp_index);
     if (launch.trace)
       flush(warp_index, released || !paused);
@@ -1315,6 +1768,10 @@ static void open_barrier(uint32_t live) {
   }
   epoch = ++last_epoch;
   totals.barriers++;
+  if (clocks.on) {
+    clocks.pass_block_barrier();
+    note_reads_under_way();
+  }
 }
 
 // Nothing else can run: delivers the copies that threads wait for. Returns whether any phase was
@@ -1363,6 +1820,20 @@ static COLD void report_unfinished_copies() {
              copy.thread, 0);
 }
 
+static COLD void report_unfinished_products() {
+  for (uint32_t first = 0; first < threads_per_block; first += kWarp) {
+    const Lane& lead = lanes[first];
+    for (const PendingSum& sum : lead.products.sums)
+      if (sum.products) report(kSumUnderWay, kOtherSpace, sum.pc, 0, -1, 0, 0, lead.thread, 0);
+    const Lane& group = lanes[first / kWarpgroup * kWarpgroup];
+    if (lead.issued.size() == group.issued.size()) continue;
+    const Lane& more = lead.issued.size() > group.issued.size() ? lead : group;
+    const Collective& lonely = more.issued[std::min(lead.issued.size(), group.issued.size())];
+    report(kDivergentWarp, kOtherSpace, lonely.pc, 0, -1, lonely.line, 0, more.thread,
+           (&more == &lead ? group : lead).thread);
+  }
+}
+
 static void start_block(uint64_t block) {
   block_idx = uint3{(uint32_t)(block % launch.grid[0]),
                     (uint32_t)(block / launch.grid[0] % launch.grid[1]),
@@ -1387,6 +1858,10 @@ static void start_block(uint64_t block) {
     lane.pauses = 0;
     lane.groups.clear();
     lane.open_group.clear();
+    lane.collective = nullptr;
+    lane.sums_under_way = false;
+    lane.products = WarpProducts();
+    lane.issued.clear();
     lane.records.clear();
     lane.budget = kChunk;
     lane.records.make_room();
@@ -1416,7 +1891,10 @@ static void run_block() {
     for (uint32_t i = 0; i < threads_per_block; i++) in_state[lanes[i].state]++;
     uint32_t live = threads_per_block - in_state[kExited];
     if (!live) {
-      if (launch.check) report_unfinished_copies();
+      if (launch.check) {
+        report_unfinished_copies();
+        report_unfinished_products();
+      }
       return;
     }
     if (in_state[kRunning] || in_state[kPaused]) continue;

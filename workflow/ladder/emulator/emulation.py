@@ -24,9 +24,12 @@ from .result import (
     ACCESS_KINDS,
     CLUSTER_LOAD_BYTES,
     FINDING_KINDS,
+    MMA_INSTRUCTIONS,
     SPACES,
+    TENSOR_CORE_FLOPS,
     TMA_LOAD_BYTES,
     TMA_LOAD_SECTORS,
+    WGMMA_INSTRUCTIONS,
     EmulationResult,
     Finding,
     Site,
@@ -86,7 +89,7 @@ def observe(
     )
     sites = merge_sites(_site(site, library, arrays, lines) for site in raw.sites)
     findings = [_finding(item, library, arrays, lines, launch) for item in raw.findings]
-    counters = counters_of(sites) | _asynchronous_loads(raw)
+    counters = counters_of(sites) | _beside_accesses(raw)
     return Observation(_distinct(findings), sites, counters, raw)
 
 
@@ -103,12 +106,15 @@ def _buffer_names(arguments: Mapping[str, Argument]) -> list[str]:
     return list(names.values())
 
 
-def _asynchronous_loads(raw: RawRun) -> dict[str, int]:
-    """What TMA and peers' shared memory bring; left out where a kernel has none of it."""
+def _beside_accesses(raw: RawRun) -> dict[str, int]:
+    """What TMA, peers' memory and tensor cores do; left out where a kernel has none of it."""
     totals = {
         TMA_LOAD_BYTES: raw.totals.tma_load_bytes,
         TMA_LOAD_SECTORS: raw.totals.tma_load_sectors,
         CLUSTER_LOAD_BYTES: raw.totals.cluster_load_bytes,
+        MMA_INSTRUCTIONS: raw.totals.mma_instructions,
+        WGMMA_INSTRUCTIONS: raw.totals.wgmma_instructions,
+        TENSOR_CORE_FLOPS: raw.totals.tensor_core_flops,
     }
     return {name: value for name, value in totals.items() if value}
 
@@ -258,7 +264,8 @@ def _finding(
     kind = FINDING_KINDS[raw.kind]
     array = _array_name(raw.space, raw.array, library, arrays)
     other = lines.get(raw.other_pc)
-    if kind == "divergent_barrier":  # barriers know their lines, also where a compiler merged them
+    # These know their lines, also where a compiler merged them.
+    if kind in ("divergent_barrier", "divergent_warp"):
         line, other = raw.offset, (file, raw.bytes) if raw.bytes else None
     return Finding(
         kind=kind,
@@ -288,6 +295,8 @@ def _message(
             f"{where} is touched by threads {raw.thread} and {raw.other_thread}{there} of two "
             "blocks of the cluster, one of which writes, with no cluster barrier between them"
         )
+    if kind == "race" and raw.thread == raw.other_thread:
+        return f"{where} is written while a wgmma of the same warp{there} may still read it"
     if kind == "race":
         what = "is written" if raw.kind == 2 else "is read and written"
         return (
@@ -296,8 +305,27 @@ def _message(
         )
     if kind == "uninitialised_read":
         return f"{where} is read and was never written in this block"
+    if kind == "misaligned" and raw.kind == 24:
+        return f"a tile in this order begins at a multiple of {raw.bytes} bytes, not at {where}"
     if kind == "misaligned":
         return f"a {raw.bytes}-byte access at {where} is not aligned to {raw.bytes} bytes"
+    if kind == "in_flight" and raw.kind == 23:
+        if not raw.bytes:
+            return "the block ends before a wait for this product of matrices"
+        return f"the sum of a wgmma{there} is touched before a wait has ended it"
+    if kind == "missing_fence" and SPACES[raw.space] == "shared":
+        return (
+            f"{where} is written by thread {raw.other_thread}{there} and read by a wgmma with no "
+            "fence_proxy_async() between them"
+        )
+    if kind == "missing_fence":
+        return "the first wgmma after a wait, or of all, and no wgmma_fence() before it"
+    if kind == "divergent_warp":
+        elsewhere = f"is at another{there}" if other else "is not"
+        return (
+            f"thread {raw.other_thread} {elsewhere}; all must execute this instruction, with equal "
+            "operands in shared memory"
+        )
     if kind == "in_flight":
         if not raw.bytes:
             return f"the block ends before this copy to {where} has landed"

@@ -96,6 +96,9 @@ class RawTotals(ctypes.Structure):
         ("tma_load_bytes", _u64),
         ("tma_load_sectors", _u64),
         ("cluster_load_bytes", _u64),
+        ("mma_instructions", _u64),
+        ("wgmma_instructions", _u64),
+        ("tensor_core_flops", _u64),
         ("aborted", _u64),
         ("seconds", ctypes.c_double),
     ]
@@ -124,7 +127,8 @@ class RawTensorMap(ctypes.Structure):
         ("pitch", _u64),
         ("box_rows", _u32),
         ("box_columns", _u32),
-        ("unused", _u64 * 11),
+        ("swizzle", _u32),
+        ("unused", _u32 * 21),
     ]
 
 
@@ -368,6 +372,7 @@ def _raw_tensor_map(tensor_map: TensorMap2D, pointer: int) -> RawTensorMap:
     raw.base = pointer + 4 * tensor_map.offset
     raw.rows, raw.columns, raw.pitch = tensor_map.rows, tensor_map.columns, tensor_map.pitch
     raw.box_rows, raw.box_columns = tensor_map.box_rows, tensor_map.box_columns
+    raw.swizzle = tensor_map.swizzle_bytes
     return raw
 
 
@@ -388,7 +393,7 @@ def _frames(text: str) -> list[list[tuple[str, int]]]:
 _UNSUPPORTED = {
     r"\basm\b": "inline PTX",
     r"<<<": "a kernel launch from the device",
-    r"\bwmma\s*::|\bwgmma\b": "tensor-core instructions",
+    r"\bwmma\s*::": "CUDA's own matrix fragments (see mma.cuh)",
     r"\bcooperative_groups\b|\bcluster_group\b": "cooperative groups (see cluster.cuh)",
     r"\bcuda\s*::\s*(?:barrier|pipeline|atomic|ptx)": "libcu++ synchronisation objects",
     r"\bCUtensorMap\b": "CUDA's own tensor maps (see tma.cuh)",
@@ -426,7 +431,9 @@ def build_library(
     unit = (
         f'#include "{source}"\n'
         f"EMULATED_ENTRY({entry})\n"
-        "static thread_local volatile char emulated_shared_marker;\n"
+        # Aligned as the strictest swizzle wants it: offsets in the window stand for addresses.
+        "static thread_local volatile char emulated_shared_marker "
+        "__attribute__((aligned(1024)));\n"
         'extern "C" EMULATED_UNINSTRUMENTED void emulated_touch_shared() '
         "{ emulated_shared_marker = 1; }\n"
     )

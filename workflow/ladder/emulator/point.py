@@ -210,8 +210,9 @@ def _run(
                 copy = np.full(matrix.rows * matrix.pitch, np.nan, np.float32)
                 helpers.append(_help(library, matrix, array, copy, checks=checks))
                 array = copy
+            columns, rows = matrix.box
             arguments[name] = TensorMap2D(
-                array, 0, matrix.rows, matrix.columns, matrix.pitch, matrix.box[1], matrix.box[0]
+                array, 0, matrix.rows, matrix.columns, matrix.pitch, rows, columns, matrix.swizzle
             )
         arguments["C"] = c
         if launch.tensor_maps.scratch_bytes is not None:

@@ -11,7 +11,7 @@ import numpy as np
 from ..status import Status
 
 SPACES = ("global", "shared", "other")
-ACCESS_KINDS = ("load", "store", "cp.async source", "cp.async destination", "atomic")
+ACCESS_KINDS = ("load", "store", "cp.async source", "cp.async destination", "atomic", "ldmatrix")
 
 FINDING_KINDS = {
     1: "out_of_bounds",
@@ -33,6 +33,11 @@ FINDING_KINDS = {
     17: "transaction_count",
     18: "peer_exited",
     19: "race",
+    20: "divergent_warp",
+    21: "missing_fence",
+    22: "missing_fence",
+    23: "in_flight",
+    24: "misaligned",
 }
 
 STATUS_OF_FINDING = {
@@ -53,6 +58,8 @@ STATUS_OF_FINDING = {
     "over_arrival": Status.RACE,
     "transaction_count": Status.RACE,
     "peer_exited": Status.LAUNCH_FAILED,
+    "divergent_warp": Status.RACE,
+    "missing_fence": Status.RACE,
 }
 """The status of a launch with such a finding: what a GPU run of the same fault may end as."""
 
@@ -73,6 +80,12 @@ UNIQUE_LOAD_BYTES = "unique_load_bytes"
 TMA_LOAD_BYTES = "tma_load_bytes"
 TMA_LOAD_SECTORS = "tma_load_sectors"
 CLUSTER_LOAD_BYTES = "cluster_load_bytes"
+MMA_INSTRUCTIONS = "mma_instructions"
+WGMMA_INSTRUCTIONS = "wgmma_instructions"
+TENSOR_CORE_FLOPS = "tensor_core_flops"
+LDMATRIX_INSTRUCTIONS = "ldmatrix_instructions"
+LDMATRIX_WAVEFRONTS = "ldmatrix_wavefronts"
+LDMATRIX_CONFLICTS = "ldmatrix_conflicts"
 SHARED_LOAD_BYTES = "shared_load_bytes"
 SHARED_STORE_BYTES = "shared_store_bytes"
 
@@ -94,6 +107,12 @@ UNITS = {
     TMA_LOAD_BYTES: "byte",
     TMA_LOAD_SECTORS: "sector",
     CLUSTER_LOAD_BYTES: "byte",
+    MMA_INSTRUCTIONS: "inst",
+    WGMMA_INSTRUCTIONS: "inst",
+    TENSOR_CORE_FLOPS: "flop",
+    LDMATRIX_INSTRUCTIONS: "inst",
+    LDMATRIX_WAVEFRONTS: "wavefront",
+    LDMATRIX_CONFLICTS: "conflict",
     SHARED_LOAD_BYTES: "byte",
     SHARED_STORE_BYTES: "byte",
     "sectors_per_load_request": "sector/request",
@@ -195,7 +214,7 @@ def counters_of(sites: Iterable[Site]) -> dict[str, int]:
     """Sums over sites under NCU's names.
 
     The global-load counters include cp.async, as the hardware's do; its writes to shared memory are
-    not counted as shared stores, there as here.
+    not counted as shared stores, there as here. Those of ldmatrix stand only where a kernel has it.
     """
     everything = list(sites)
 
@@ -207,6 +226,11 @@ def counters_of(sites: Iterable[Site]) -> dict[str, int]:
         )
 
     loads = ("load", "cp.async source")
+    of_matrices = {
+        LDMATRIX_INSTRUCTIONS: total("requests", "shared", "ldmatrix"),
+        LDMATRIX_WAVEFRONTS: total("wavefronts", "shared", "ldmatrix"),
+        LDMATRIX_CONFLICTS: total("conflicts", "shared", "ldmatrix"),
+    }
     return {
         GLOBAL_LOAD_REQUESTS: total("requests", "global", *loads),
         GLOBAL_LOAD_SECTORS: total("sectors", "global", *loads),
@@ -224,7 +248,7 @@ def counters_of(sites: Iterable[Site]) -> dict[str, int]:
         UNIQUE_LOAD_BYTES: total("unique_bytes", "global", *loads),
         SHARED_LOAD_BYTES: total("requested_bytes", "shared", "load"),
         SHARED_STORE_BYTES: total("requested_bytes", "shared", "store"),
-    }
+    } | (of_matrices if of_matrices[LDMATRIX_INSTRUCTIONS] else {})
 
 
 def derived(

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..manifest import SwizzleName
+from ..tensor_maps import MOST_BOX_SIDE, SWIZZLE_BYTES
 from .toolchain import EmulatorError
-
-MOST_BOX_SIDE = 256
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,12 @@ class TensorMap2D:
     """Floats from row to row."""
     box_rows: int
     box_columns: int
-    swizzle: str = "none"
+    swizzle: SwizzleName = "none"
+
+    @property
+    def swizzle_bytes(self) -> int:
+        """Width of the swizzle; 0 without one."""
+        return SWIZZLE_BYTES.get(self.swizzle, 0)
 
     def __post_init__(self) -> None:
         fault = self._fault()
@@ -40,8 +45,6 @@ class TensorMap2D:
         array = self.array
         if array.dtype != np.float32 or array.ndim != 1 or not array.flags.c_contiguous:
             return f"a flat float32 array is needed, found {array.ndim}-D {array.dtype}"
-        if self.swizzle != "none":
-            return f"the emulator does not reorder tiles, asked for swizzle {self.swizzle!r}"
         if self.offset < 0 or self.offset % 4:
             return f"it must begin on a 16-byte boundary, found offset {self.offset} floats"
         if min(self.rows, self.columns) < 1 or self.pitch < self.columns:
@@ -55,6 +58,11 @@ class TensorMap2D:
             )
         if self.box_columns % 4:
             return f"a box row must be a multiple of 16 bytes, found {4 * self.box_columns}"
+        if self.swizzle_bytes and 4 * self.box_columns != self.swizzle_bytes:
+            return (
+                f"a box row must be as long as the swizzle {self.swizzle} is wide, found "
+                f"{4 * self.box_columns} bytes"
+            )
         end = self.offset + (self.rows - 1) * self.pitch + self.columns
         if end > array.size:
             return f"it ends at element {end:,} of an array of {array.size:,}"

@@ -13,9 +13,11 @@ import matplotlib as mpl
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from PIL import Image
 
 import tables_fixture as tf
 from ladder import figures, stats, traffic
+from ladder.config import Figures
 from ladder.documents import UserError
 from ladder.emulator.result import TMA_LOAD_BYTES, TMA_LOAD_SECTORS
 from ladder.figures import Results, drawing
@@ -141,6 +143,47 @@ def test_widths_are_those_of_one_and_two_columns(typical: Path) -> None:
                 width = re.search(r'width="([\d.]+)pt"', path.read_text(encoding="utf-8"))
                 assert width is not None
                 assert float(width[1]) == pytest.approx(points)
+
+
+def test_a_style_changes_how_figures_look_and_not_what_they_show(
+    typical: Path, loaded: Results, tmp_path: Path
+) -> None:
+    style = Figures(
+        palette="grey", formats=["svg", "png"], png_dpi=72, font_size_pt=9, grid=False,
+        double_column_in=6,
+    )  # fmt: skip
+    look = figures.looks(loaded, style)[""]
+    assert {series.colour for series in look.styles.values()} <= {
+        figures.INK, figures.MUTED, *figures.PALETTES["grey"]
+    }  # fmt: skip
+    table = figures.ladder_table(loaded)
+    with mpl.rc_context(figures.rc(style)):
+        figure = figures.ladder(table, look)
+        names = figures.save(figure, tmp_path / "ladder", style)
+    assert set(names) == {"svg", "png"}
+    with Image.open(tmp_path / "ladder.png") as image:
+        assert image.width == 6 * 72
+    labels = [text.get_fontsize() for text in figure.axes[0].get_yticklabels()]
+    assert labels == pytest.approx([7 * 9 / 7.5] * len(table))
+    csv = pd.read_csv(typical / "figures" / "ladder.csv")
+    assert len(csv) == len(table)
+
+
+@pytest.mark.parametrize("palette", figures.PALETTES)
+def test_series_of_one_colour_differ_in_marker_or_dash(palette: str, tmp_path: Path) -> None:
+    kernels = tf.tall_ladder(tmp_path / "kernels")
+    points, _ = tf.full_sweep(kernels, tf.gpu_run(), squares=(512,), shapes=())
+    tf.write(tmp_path / "tables", runs=[tf.gpu_run()], points=points)
+    results = figures.load_results(tmp_path / "tables", kernels, tf.gpus_yaml(tmp_path))
+    styles = figures.series_styles(results, palette).values()
+    assert len({(style.marker, style.dash) for style in styles}) >= len(results.rungs())
+
+
+def test_a_font_that_is_not_installed_is_named_with_the_nearest() -> None:
+    with pytest.raises(
+        UserError, match=r"figures\.font: no font family 'DejaVu Sand' .*'DejaVu Sans'"
+    ):
+        figures.rc(Figures(font="DejaVu Sand"))
 
 
 def test_only_ranked_rows_feed_figures(tmp_path: Path) -> None:

@@ -325,14 +325,21 @@ def _print_counts(counts: dict[str, int]) -> None:
 def _cmd_figures(arguments: argparse.Namespace) -> int:
     """Draw every figure of a result folder as SVG, PDF and PNG, with its data and caption."""
     _without("scipy")
+    from .config import Figures
+    from .documents import parse
     from .figures import draw_all
 
+    if arguments.style_json:
+        style = parse(Figures, json.loads(arguments.style_json), name="--style-json")
+    else:
+        style = _configuration(arguments)[0].figures
     records = draw_all(
         arguments.tables,
         arguments.tables / "figures",
         _kernels(arguments.root),
         arguments.root / GPUS,
         workers=arguments.workers,
+        style=style,
     )
     print(f"{len(records)} figures in {arguments.tables / 'figures'}")
     return 0
@@ -511,6 +518,8 @@ def _parser() -> argparse.ArgumentParser:
             step.add_argument(
                 "--workers", type=int, default=1, help="processes to draw in (default: 1)"
             )
+            configuration(step)
+            step.add_argument("--style-json", help="the section `figures` as JSON")
 
     publish = command("publish", _cmd_publish)
     publish.add_argument("tables", type=Path, help="result folder, as in results/nvidia-h200")

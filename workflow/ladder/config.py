@@ -164,6 +164,37 @@ class Profile(Document):
     """Silence after which the profiler counts as hung, seconds; a point is one silence."""
 
 
+class Figures(Document):
+    """How figures look; what they show is not a matter of style."""
+
+    palette: Literal["okabe-ito", "tol-bright", "grey"] = "okabe-ito"
+    """Colours of the kernels; markers and dashes tell them apart in any of these."""
+    font: str = "DejaVu Sans"
+    """An installed font family; the default comes with matplotlib and looks alike everywhere."""
+    font_size_pt: Annotated[float, Field(ge=6, le=10)] = 7.5
+    """Size of labels, points; smaller and larger words keep their proportion to it."""
+    single_column_in: Annotated[float, Field(ge=3, lt=5)] = 3.5
+    """Width of the figures for one column, inches."""
+    double_column_in: Annotated[float, Field(ge=5, le=12)] = 7.2
+    """Width of the figures for two columns, inches."""
+    formats: Annotated[list[Literal["svg", "pdf", "png"]], Field(min_length=1)] = [
+        "svg",
+        "pdf",
+        "png",
+    ]
+    """Files of each figure; the report shows the SVG."""
+    png_dpi: Annotated[int, Field(ge=72, le=1200)] = 300
+    """Resolution of PNG files, dots per inch."""
+    grid: bool = True
+    """Whether grid lines are drawn."""
+
+    @model_validator(mode="after")
+    def _svg_for_the_report(self) -> Self:
+        if "svg" not in self.formats:
+            raise ValueError("formats: `svg` is missing, which the report shows")
+        return self
+
+
 class Config(Document):
     """`config/config.yaml`."""
 
@@ -185,6 +216,8 @@ class Config(Document):
     """Which parameters are searched."""
     profile: Profile = Profile()
     """Whose hardware counters are read."""
+    figures: Figures = Figures()
+    """How figures look."""
 
     @model_validator(mode="after")
     def _known_architectures(self) -> Self:

@@ -57,7 +57,11 @@ try:
     )
 except UserError as error:
     raise WorkflowError(str(error)) from None
-CONFIG_JSON = json.dumps(SETTINGS.model_dump(mode="json"), sort_keys=True)
+# The style of figures stands apart: to change it must not plan or measure anything again.
+CONFIG_JSON = json.dumps(
+    SETTINGS.model_dump(mode="json", exclude={"figures"}), sort_keys=True
+)
+STYLE_JSON = json.dumps(SETTINGS.figures.model_dump(mode="json"), sort_keys=True)
 HEADERS = sorted(str(path) for path in Path("kernels/include").glob("**/*.cuh"))
 
 # One measuring job at a time on this host; it uses every selected GPU itself, behind a lock of its

@@ -17,10 +17,13 @@ rule draw_figures:
     log:
         "results/logs/figures/{device}.log",
     threads: 4
+    params:
+        style=STYLE_JSON,
     message:
         "Draw the figures of {wildcards.device}"
     shell:
-        "ladder figures results/{wildcards.device} --workers {threads} > {log} 2>&1"
+        "ladder figures results/{wildcards.device} --workers {threads}"
+        " --style-json {params.style:q} > {log} 2>&1"
 
 
 rule render_report:

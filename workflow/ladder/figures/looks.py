@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import seaborn as sns
+from fontTools.ttLib import TTFont
+from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -15,10 +20,14 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from ..config import Figures
+from ..documents import UserError, suggestion
 from .results import Results
 
-SINGLE_COLUMN_IN = 3.5
-DOUBLE_COLUMN_IN = 7.2
+SINGLE_COLUMN_IN = Figures().single_column_in
+DOUBLE_COLUMN_IN = Figures().double_column_in
+FONT_SIZE_PT = Figures().font_size_pt
+"""The size for which positions of words are worked out; another one scales all of them."""
 
 INK = "#1f2328"
 MUTED = "#59636e"
@@ -29,8 +38,13 @@ PAPER = "#ffffff"
 ON_DARK = "#fefefe"
 """White writing on a dark shade, which stays white on any page."""
 
-# Okabe & Ito's colours without yellow and black, which vanish on white or on a dark page.
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
+# Okabe & Ito's colours without yellow and black, which vanish on white or on a dark page; Tol's
+# bright ones without grey; and six greys that a printer still tells apart.
+PALETTES = {
+    "okabe-ito": ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"),
+    "tol-bright": ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377"),
+    "grey": ("#303030", "#8c8c8c", "#5a5a5a", "#b4b4b4", "#747474", "#a0a0a0"),
+}
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h", "p", "d", "*", "8")
 _DASHES: tuple[tuple[float, ...] | str, ...] = ("", (5, 1.5), (1.2, 1.2), (6, 1.5, 1.2, 1.5))
 
@@ -55,6 +69,10 @@ class Look:
     mark: str
     """Where and when the numbers were measured; stands in every figure."""
     replayed: bool = False
+    scale: float = 1.0
+    """Size of words, relative to the default's."""
+    palette: tuple[str, ...] = PALETTES["okabe-ito"]
+    """Colours of what is no kernel, such as resources or states of the cache."""
 
     @property
     def narrow(self) -> bool:
@@ -62,9 +80,10 @@ class Look:
         return self.width_in < 5
 
 
-def series_styles(results: Results) -> dict[str, SeriesStyle]:
+def series_styles(results: Results, palette: str = "okabe-ito") -> dict[str, SeriesStyle]:
     """A colour, marker and dash for every kernel; rungs keep theirs when others are added after."""
     styles = {}
+    colours = PALETTES[palette]
     index = 0
     for name in dict.fromkeys([*results.order(), *results.counted_rungs()]):
         kind = results.kind(name)
@@ -74,9 +93,9 @@ def series_styles(results: Results) -> dict[str, SeriesStyle]:
             style = SeriesStyle(MUTED, "o", (4, 2))
         else:
             style = SeriesStyle(
-                _COLOURS[index % len(_COLOURS)],
+                colours[index % len(colours)],
                 _MARKERS[index % len(_MARKERS)],
-                _DASHES[index // len(_COLOURS) % len(_DASHES)],
+                _DASHES[index // len(colours) % len(_DASHES)],
             )
             index += 1
         styles[results.title(name)] = style
@@ -98,22 +117,35 @@ def origin(results: Results) -> str:
     return f"{verb} {', '.join(parts)}"
 
 
-def rc() -> Any:  # of matplotlib's names, which only its stubs know as a type
-    style = sns.axes_style("ticks")
+def looks(results: Results, style: Figures) -> dict[str, Look]:
+    """The look of the two widths, by the ending of their files' names."""
+    shared: dict[str, Any] = {
+        "styles": series_styles(results, style.palette),
+        "mark": origin(results),
+        "replayed": results.replayed,
+        "scale": style.font_size_pt / FONT_SIZE_PT,
+        "palette": PALETTES[style.palette],
+    }
+    widths = {"": style.double_column_in, "_single": style.single_column_in}
+    return {ending: Look(width, **shared) for ending, width in widths.items()}
+
+
+def rc(style: Figures | None = None) -> Any:  # of matplotlib's names, a type of its stubs alone
+    style = style or Figures()
     return {
-        **style,
-        "font.family": "DejaVu Sans",
-        "font.size": 7.5,
+        **sns.axes_style("ticks"),
+        "font.family": [lean_font(style.font), style.font],
+        "font.size": FONT_SIZE_PT,
         "axes.titlesize": 8,
         "axes.titleweight": "bold",
         "axes.titlelocation": "left",
-        "axes.labelsize": 7.5,
+        "axes.labelsize": FONT_SIZE_PT,
         "axes.labelcolor": INK,
         "axes.edgecolor": MUTED,
         "axes.linewidth": 0.6,
         "axes.spines.top": False,
         "axes.spines.right": False,
-        "axes.grid": True,
+        "axes.grid": style.grid,
         "axes.axisbelow": True,
         "axes.facecolor": "none",
         "figure.facecolor": "white",
@@ -141,6 +173,50 @@ def rc() -> Any:  # of matplotlib's names, which only its stubs know as a type
     }
 
 
+@functools.cache
+def lean_font(family: str) -> str:
+    """A name for a font family without its layout tables, which Latin and Greek labels do without.
+
+    A PDF embeds the glyphs that it uses; with these tables, to choose them takes as long as to draw
+    the figure. What is no TrueType file is used as it is.
+
+    Raises:
+        UserError: if no such family is installed.
+    """
+    folder = Path(_lean_fonts().name)
+    for weight in (400, 700):
+        try:
+            found = Path(
+                font_manager.findfont(
+                    font_manager.FontProperties(family=[family], weight=weight),
+                    fallback_to_default=False,
+                )
+            )
+        except ValueError:
+            known = sorted({entry.name for entry in font_manager.fontManager.ttflist})
+            raise UserError(
+                f"figures.font: no font family {family!r} is installed; "
+                + suggestion(family, known)
+            ) from None
+        if found.suffix.lower() != ".ttf":
+            return family
+        lean = folder / found.name
+        with TTFont(found, recalcTimestamp=False) as font:
+            for table in ("FFTM", "GDEF", "GPOS", "GSUB", "MATH"):
+                if table in font:
+                    del font[table]
+            font.save(lean)
+        entry = font_manager.FontEntry(fname=str(lean), name=f"{family}, lean", weight=weight)
+        font_manager.fontManager.ttflist.append(entry)
+    return f"{family}, lean"
+
+
+@functools.cache
+def _lean_fonts() -> TemporaryDirectory[str]:
+    """Where this process keeps them; removed when it ends."""
+    return TemporaryDirectory(prefix="figure-fonts-")
+
+
 _MARK_IN = 0.17
 _LEGEND_ROW_IN = 0.15
 
@@ -151,10 +227,10 @@ def new_figure(look: Look, height_in: float, legend: Sequence[Line2D] = ()) -> F
     `height_in` does not count the legend, for which the figure grows.
     """
     longest = max((len(str(handle.get_label())) for handle in legend), default=0)
-    columns = max(1, min(len(legend), int(look.width_in / (0.45 + 0.056 * longest))))
+    columns = max(1, min(len(legend), int(look.width_in / (0.45 + 0.056 * look.scale * longest))))
     rows = math.ceil(len(legend) / columns)
-    mark_in = _MARK_IN + 0.11 * look.mark.count("\n")
-    bottom = mark_in + rows * _LEGEND_ROW_IN + (0.05 if rows else 0.0)
+    mark_in = _MARK_IN + 0.11 * look.scale * look.mark.count("\n")
+    bottom = mark_in + rows * _LEGEND_ROW_IN * look.scale + (0.05 if rows else 0.0)
     height_in += bottom - _MARK_IN
     figure = Figure(figsize=(look.width_in, height_in), layout="constrained")
     FigureCanvasAgg(figure)
@@ -182,7 +258,6 @@ def new_figure(look: Look, height_in: float, legend: Sequence[Line2D] = ()) -> F
         va="bottom",
         ha="left",
         color=MARK if look.replayed else MUTED,
-        style="italic" if look.replayed else "normal",
         in_layout=False,
     )
     return figure
@@ -243,26 +318,24 @@ def end_labels(
     fractions = [(y - low) / (high - low) for y, *_ in labels]
     placed = spread(fractions, 0.115 / height_in, 0.0, 1.02)
     for (_, text, colour, bold), at, was in zip(labels, placed, fractions, strict=True):
+        axes.plot(
+            [1.0, 1.025],
+            [was, at],
+            transform=axes.transAxes,
+            color=colour,
+            linewidth=1.0,
+            clip_on=False,
+        )
         axes.annotate(
             text,
-            xy=(1.0, was),
-            xytext=(1.025, at),
+            xy=(1.03, at),
             xycoords="axes fraction",
-            textcoords="axes fraction",
             va="center",
             ha="left",
             fontsize=7,
             color=INK,
             fontweight="bold" if bold else "normal",
             annotation_clip=False,
-            arrowprops={
-                "arrowstyle": "-",
-                "color": colour,
-                "linewidth": 1.0,
-                "shrinkA": 0,
-                "shrinkB": 0,
-                "relpos": (0, 0.5),
-            },
         )
 
 

@@ -322,11 +322,15 @@ def _ratio_axis(axes: Axes, values: Iterable[float]) -> None:
     axes.set_xlim(low / 1.12, high * 1.18)
 
 
-_MODE_STYLES = {
-    "rotating": ("o", INK, "rotating buffers"),
-    "hot": ("^", "#d55e00", "hot (one buffer set)"),
-    "cold": ("v", "#0072b2", "cold (L2 cleared)"),
+_MODES = {
+    "rotating": ("o", "rotating buffers"),
+    "hot": ("^", "hot (one buffer set)"),
+    "cold": ("v", "cold (L2 cleared)"),
 }
+
+
+def _mode_colours(look: Look) -> dict[str, str]:
+    return {"rotating": INK, "hot": look.palette[1], "cold": look.palette[0]}
 
 
 def cache_modes(table: pd.DataFrame, look: Look) -> Figure:
@@ -339,16 +343,17 @@ def cache_modes(table: pd.DataFrame, look: Look) -> Figure:
     sizes = sorted(table["n"].unique())[-(2 if look.narrow else 4) :]
     table = table[table["n"].isin(sizes)]
     series = list(dict.fromkeys(table["series"]))
-    present = [mode for mode in _MODE_STYLES if (table["cache_mode"] == mode).any()]
+    colours = _mode_colours(look)
+    present = [mode for mode in _MODES if (table["cache_mode"] == mode).any()]
     handles = [
         Line2D(
             [],
             [],
             linestyle="none",
-            marker=_MODE_STYLES[mode][0],
-            color=_MODE_STYLES[mode][1],
+            marker=_MODES[mode][0],
+            color=colours[mode],
             markersize=5,
-            label=_MODE_STYLES[mode][2],
+            label=_MODES[mode][1],
         )
         for mode in present
     ]
@@ -367,14 +372,14 @@ def cache_modes(table: pd.DataFrame, look: Look) -> Figure:
                 linewidth=2.2,
                 zorder=1,
             )
-        for mode, (marker, colour, _) in _MODE_STYLES.items():
+        for mode, (marker, _) in _MODES.items():
             rows = own[own["cache_mode"] == mode]
             axes.plot(
                 rows["pct_of_rotating"],
                 rows["series"].map(position),
                 linestyle="none",
                 marker=marker,
-                color=colour,
+                color=colours[mode],
                 markersize=5,
                 markeredgecolor="white",
                 markeredgewidth=0.4,

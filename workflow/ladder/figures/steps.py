@@ -26,12 +26,7 @@ LIMIT_NAMES: dict[model.Limit, str] = {
     "l2": "L2 bandwidth",
     "dram": "DRAM bandwidth",
 }
-_MARKS: dict[model.Resource, tuple[str, str]] = {
-    "instructions": ("s", "#0072b2"),
-    "l1": ("^", "#d55e00"),
-    "l2": ("D", "#009e73"),
-    "dram": ("v", "#cc79a7"),
-}
+_MARKS: dict[model.Resource, str] = {"instructions": "s", "l1": "^", "l2": "D", "dram": "v"}
 _COUNTERS = ("instructions", "ffma", "wavefronts", "lines", "l2_bytes", "dram_bytes")
 
 STEP_COLUMNS = [
@@ -128,8 +123,9 @@ def steps_figure(table: pd.DataFrame, look: Look) -> Figure:
             look, "No kernel has both a time and the counts that the model needs."
         )
     used = [name for name in model.RESOURCES if rows[f"{name}_ns"].notna().any()]
+    colours = dict(zip(model.RESOURCES, look.palette, strict=False))
     handles = [
-        Line2D([], [], linestyle="none", marker=_MARKS[name][0], color=_MARKS[name][1],
+        Line2D([], [], linestyle="none", marker=_MARKS[name], color=colours[name],
                markersize=4.5, label=RESOURCE_NAMES[name])
         for name in used
     ]  # fmt: skip
@@ -142,13 +138,12 @@ def steps_figure(table: pd.DataFrame, look: Look) -> Figure:
     axes.axvline(100, color=INK, linewidth=0.9, zorder=1)
     positions = range(len(rows))
     for name in used:
-        marker, colour = _MARKS[name]
         axes.plot(
             100 * rows[f"{name}_ns"] / rows["time_median_ns"],
             positions,
             linestyle="none",
-            marker=marker,
-            color=colour,
+            marker=_MARKS[name],
+            color=colours[name],
             markersize=4.5,
             markeredgecolor="white",
             markeredgewidth=0.4,

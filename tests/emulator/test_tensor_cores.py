@@ -23,11 +23,14 @@ from ladder.compile import compiler_problem, run_nvrtc
 from ladder.emulator import (
     Compiler,
     EmulationResult,
+    EmulatorError,
     TensorMap2D,
     build_library,
     emulate,
     find_compiler,
+    sass,
 )
+from ladder.emulator.compiled import count_program
 from ladder.emulator.emulation import observe
 from ladder.manifest import Launch
 
@@ -37,8 +40,20 @@ LAYOUTS = PLANTED / "wgmma_layouts.cu"
 INCLUDE = [RUNGS / "include"]
 FLOPS = "tensor_core_flops"
 
+OF_TENSOR_CORES = (
+    FLOPS,
+    "mma_instructions",
+    "ldmatrix_instructions",
+    "ldmatrix_wavefronts",
+    "ldmatrix_conflicts",
+)
+
 needs_nvrtc = pytest.mark.skipif(
     compiler_problem() is not None, reason=compiler_problem() or "NVRTC is there"
+)
+needs_machine_code = pytest.mark.skipif(
+    compiler_problem() is not None or sass.find_nvdisasm() is None,
+    reason="needs NVRTC and nvdisasm",
 )
 
 
@@ -326,24 +341,40 @@ def test_every_layout_of_operands_is_read_as_the_descriptor_says(cache: Path) ->
 # --- the same files are CUDA ----------------------------------------------------------------------
 
 
-@needs_nvrtc
-@pytest.mark.parametrize(
-    ("source", "macros", "architecture"),
-    [
-        (MMA, {"HALF": 0}, "sm_80"),
-        (MMA, {"HALF": 1}, "sm_120"),
-        (WGMMA, {"COLUMNS": 192, "SWIZZLED": 64}, "sm_90a"),
-        (LAYOUTS, {}, "sm_90a"),
-    ],
-    ids=lambda value: value.stem if isinstance(value, Path) else str(value),
-)
-def test_the_wrappers_are_instructions_that_ptxas_takes(
-    source: Path, macros: dict[str, int], architecture: str
-) -> None:
+def compiled(source: Path, macros: Mapping[str, int], architecture: str) -> bytes:
     options = [f"--gpu-architecture={architecture}", "--std=c++17", f"--include-path={INCLUDE[0]}"]
     options += [f"--define-macro={name}={value}" for name, value in macros.items()]
     cubin, log = run_nvrtc(source.read_text(), source.name, options)
     assert cubin, log
+    return cubin
+
+
+@needs_compiler
+@needs_machine_code
+@pytest.mark.parametrize(("half", "architecture"), [(0, "sm_80"), (1, "sm_90a"), (1, "sm_120")])
+def test_the_machine_code_counts_as_the_source_does(
+    half: int, architecture: str, cache: Path
+) -> None:
+    program = sass.load(compiled(MMA, {"HALF": half}, architecture), "gemm")
+    pointer = np.zeros(1, np.float32)
+    for ldmatrix in (0, 1):
+        counted = count_program(
+            program, (3, 2, 1), (32, 1, 1), [pointer] * 3 + [32, 24, 48, ldmatrix, 0]
+        )
+        seen, _ = mma(32, 24, 48, cache, half=half, ldmatrix=ldmatrix)
+        ours = {name: seen.counters[name] for name in OF_TENSOR_CORES if name in seen.counters}
+        assert FLOPS in ours
+        assert ours == {name: counted.counters[name] for name in ours}
+
+
+@needs_machine_code
+def test_what_the_machine_code_of_a_warpgroup_does_not_tell_is_said() -> None:
+    pipeline = sass.load(compiled(WGMMA, {"COLUMNS": 192, "SWIZZLED": 64}, "sm_90a"), "gemm")
+    with pytest.raises(EmulatorError, match="it has mbarriers"):
+        count_program(pipeline, (1, 1, 1), (160, 1, 1), [])
+    layouts = sass.load(compiled(LAYOUTS, {"ONLY": 64}, "sm_90a"), "gemm")
+    with pytest.raises(EmulatorError, match=r"it has products of warpgroups \(HGMMA\)"):
+        count_program(layouts, (1, 1, 1), (128, 1, 1), [])
 
 
 @needs_nvrtc

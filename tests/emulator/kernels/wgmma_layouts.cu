@@ -1,6 +1,7 @@
 // C = A B for 64 x 64 x 64 by wgmma with FP16 operands in every layout that shared memory may have: any
 // swizzle, K-major or not. One warpgroup writes the tiles itself and is done after one round.
 //
+// ONLY          one width of the next, the others left out of the code
 // width         of the swizzle: 0, 32, 64 or 128 bytes
 // a_transposed  1: rows of A's tile hold elements along m, those of B's along n; 0: along k
 // b_transposed
@@ -96,8 +97,12 @@ extern "C" __global__ void __launch_bounds__(128)
 gemm(const float* A, const float* B, float* C, int width, int a_transposed, int b_transposed,
      int a_registers) {
     __shared__ alignas(1024) unsigned char a_tile[2 * SIDE * SIDE], b_tile[2 * SIDE * SIDE];
+#if defined(ONLY)
+    choose<static_cast<Swizzle>(ONLY)>(A, B, C, a_transposed, b_transposed, a_registers, a_tile, b_tile);
+#else
     if (width == 0) choose<SWIZZLE_NONE>(A, B, C, a_transposed, b_transposed, a_registers, a_tile, b_tile);
     if (width == 32) choose<SWIZZLE_32B>(A, B, C, a_transposed, b_transposed, a_registers, a_tile, b_tile);
     if (width == 64) choose<SWIZZLE_64B>(A, B, C, a_transposed, b_transposed, a_registers, a_tile, b_tile);
     if (width == 128) choose<SWIZZLE_128B>(A, B, C, a_transposed, b_transposed, a_registers, a_tile, b_tile);
+#endif
 }

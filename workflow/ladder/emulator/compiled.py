@@ -215,11 +215,10 @@ _NO_EFFECT = frozenset(
     | {"BAR", "DEPBAR", "LDGDEPBAR", "MEMBAR", "ERRBAR", "FENCE", "CCTL", "CCTLL"}  # order
 )
 """What neither computes nor asks for memory: lanes run in step here, and values do not matter."""
-_LOADS = frozenset(["LDG", "LDS", "LDL"])
+_LOADS = frozenset(["LDG", "LDS", "LDL", "LDSM"])
 _STORES = frozenset(["STG", "STS", "STL"])
 _UNSUPPORTED = frozenset(
-    {"LDSM", "STSM", "LD", "ST", "ATOM", "ATOMG", "ATOMS", "RED", "REDG"}  # other memory
-    | {"HGMMA", "UTCHMMA", "WARPGROUP"}  # tensor cores that read shared memory
+    {"STSM", "LD", "ST", "ATOM", "ATOMG", "ATOMS", "RED", "REDG"}  # other memory
     | {"BRX", "JMP", "CALL", "RET"}  # indirect jumps
 )
 _NOT_FOLLOWED = {
@@ -228,8 +227,11 @@ _NOT_FOLLOWED = {
     "UBLKCP": "bulk copies",
     "SYNCS": "mbarriers",
     "UCGABAR_ARV": "barriers of a cluster",
+    "HGMMA": "products of warpgroups",
+    "UTCHMMA": "products of the fifth generation of tensor cores",
 }
-"""Instructions that make threads wait for others: which thread goes on when is not computed."""
+"""Instructions that make threads wait for others, which one goes on when is not computed, or that
+read shared memory by descriptors."""
 
 
 class _Lanes:
@@ -523,15 +525,17 @@ def _integer(machine: Machine, item: Instruction, on: np.ndarray | None) -> bool
             a, b, c = values
             set_(operands[0], a * b + c + carried, on)
     elif name in ("IADD3", "IADD", "VIADD"):
+        outs = take_predicates(1)
         if "64" in flags:
-            values64 = [machine.pair(text) for text in operands[1:3]]
-            for value in values64:
+            total64 = _ZERO
+            for text in operands[1:]:  # two, of IADD3 three
+                value = machine.pair(text)
                 if isinstance(value, Unknown):
                     set_(operands[0], value, on, 2)
                     return True
-            set_(operands[0], values64[0] + values64[1], on, 2)  # type: ignore[operator]
+                total64 = total64 + value
+            set_(operands[0], total64, on, 2)
             return True
-        outs = take_predicates(1)
         carried = carry_in(operands[4:]) if "X" in flags else _ZERO
         values = reads(*operands[1:4])
         if isinstance(values, Unknown) or isinstance(carried, Unknown):
@@ -720,7 +724,32 @@ def _integer(machine: Machine, item: Instruction, on: np.ndarray | None) -> bool
     return True
 
 
+_SHARED_METRICS = {
+    "LDS": (metric.SHARED_LOADS, metric.SHARED_LOAD_WAVEFRONTS, metric.SHARED_LOAD_CONFLICTS),
+    "STS": (metric.SHARED_STORES, metric.SHARED_STORE_WAVEFRONTS, metric.SHARED_STORE_CONFLICTS),
+    "LDSM": (metric.LDMATRIX_INSTRUCTIONS, metric.LDMATRIX_WAVEFRONTS, metric.LDMATRIX_CONFLICTS),
+}
+"""Instructions, wavefronts and bank conflicts."""
+
+
+def _matrices(item: Instruction) -> int:
+    """How many matrices an LDSM loads: its last part, where there are more than one."""
+    return int(item.opcode[-1]) if item.opcode[-1] in ("2", "4") else 1
+
+
+def _product_flops(item: Instruction) -> int:
+    """Multiplications and additions of an HMMA, whose shape is written as 16816 for 16 x 8 x 16."""
+    shape = re.fullmatch(r"168(\d+)", item.opcode[1])
+    if shape is None:
+        raise EmulatorError(
+            f"the machine code cannot be counted: the shape of '{item}' is not known"
+        )
+    return 2 * 16 * 8 * int(shape[1])
+
+
 def _width(item: Instruction) -> int:
+    if item.opcode[0] == "LDSM":
+        return 16
     for flag, width in (("128", 16), ("64", 8), ("U16", 2), ("S16", 2), ("U8", 1), ("S8", 1)):
         if flag in item.opcode[1:]:
             return width
@@ -742,6 +771,7 @@ def _memory(machine: Machine, step: _Step, here: np.ndarray, on: np.ndarray) -> 
     texts = {
         "LDG": item.operands[1:2],
         "LDS": item.operands[1:2],
+        "LDSM": item.operands[1:2],
         "LDGSTS": item.operands[:2],
     }.get(name, item.operands[:1])
     addresses = [_need(machine.address(text), item) for text in texts]
@@ -769,20 +799,20 @@ def _memory(machine: Machine, step: _Step, here: np.ndarray, on: np.ndarray) -> 
     else:
         load = name == "LDS"
         address = lanes(addresses[0])
-        first = address[np.arange(len(address)), which.active.argmax(axis=1)]
-        pattern = np.where(which.active, address - first[:, None], 0)
+        active = which.active
+        if name == "LDSM":  # lanes beyond the last matrix name no row
+            active = active & (np.arange(WARP) < 8 * _matrices(item))
+        first = address[np.arange(len(address)), active.argmax(axis=1)]
+        pattern = np.where(active, address - first[:, None], 0)
         wavefronts = least = 0
-        for row, lanes_of_row, times in _alike(pattern, which.active, which.weight):
+        for row, lanes_of_row, times in _alike(pattern, active, which.weight):
             cost = _wavefronts(row, lanes_of_row, width, load)
             wavefronts += times * cost[0]
             least += times * cost[1]
-        counts[metric.SHARED_LOADS if load else metric.SHARED_STORES] += requests
-        counts[metric.SHARED_LOAD_WAVEFRONTS if load else metric.SHARED_STORE_WAVEFRONTS] += (
-            wavefronts
-        )
-        counts[metric.SHARED_LOAD_CONFLICTS if load else metric.SHARED_STORE_CONFLICTS] += (
-            wavefronts - least
-        )
+        instructions_, wavefronts_, conflicts_ = _SHARED_METRICS[name]
+        counts[instructions_] += requests
+        counts[wavefronts_] += wavefronts
+        counts[conflicts_] += wavefronts - least
 
 
 def _pieces(pieces: np.ndarray, which: _Lanes, trips: int) -> int:
@@ -846,7 +876,7 @@ def _decoded(program: Program, item: Instruction) -> _Step:
     name, target, width = item.opcode[0], None, _width(item)
     conditions: tuple[str, ...] = ()
     kind: Literal["exit", "jump", "nothing", "unsupported", "memory", "other"] = "other"
-    words = 2 if name.startswith(("D", "F2F")) else 1
+    words = 4 if name == "HMMA" else 2 if name.startswith("D") or name == "F2F" else 1
     results = item.operands[:2]
     if name == "EXIT":
         kind = "exit"
@@ -862,6 +892,8 @@ def _decoded(program: Program, item: Instruction) -> _Step:
     elif name in _LOADS or name in _STORES or name == "LDGSTS":
         kind = "memory"
         results, words = item.operands[:1] if name in _LOADS else (), max(width // 4, 1)
+        if name == "LDSM":
+            words = _matrices(item)
     return _Step(
         item,
         name,
@@ -890,6 +922,10 @@ def _run_step(
         _memory(machine, step, here, on)
     elif step.name == "FFMA":
         machine.counts[FFMA] += machine.lanes(on).threads
+    elif step.name == "HMMA":
+        warps = machine.lanes(on).requests
+        machine.counts[metric.MMA_INSTRUCTIONS] += warps
+        machine.counts[metric.TENSOR_CORE_FLOPS] += warps * _product_flops(step.item)
     elif _integer(machine, step.item, None if everyone and step.item.guard is None else on):
         return
     # A value that is not computed is unknown for every thread.
@@ -1170,8 +1206,12 @@ def count_program(
         LOCAL_LOADS,
         LOCAL_STORES,
     )
+    # Those of ldmatrix and tensor cores stand only where a kernel has them.
     return CompiledCounts(
-        {name: machine.counts[name] for name in names}, dict(machine.by_line), None, machine.steps
+        {name: 0 for name in names} | dict(machine.counts),
+        dict(machine.by_line),
+        None,
+        machine.steps,
     )
 
 

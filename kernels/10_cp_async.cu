@@ -8,8 +8,8 @@
 // Expectation  Fewer registers and a deeper pipeline: with 64 x 128 x 16 tiles of 128 threads, four
 //              blocks share a multiprocessor and their barriers no longer coincide. A is still
 //              transposed on its way, by 4-byte copies: four times the copy instructions of B.
-// Measured     NVIDIA H200, N = 4096: 44.6 TFLOPS, 1.02 times rung 9 (results/published/nvidia-h200).
-//              ptxas takes 143 registers, so three blocks share a multiprocessor and not four.
+//              The FMAs of a row go forth and those of the next row back, so that each step keeps
+//              one of its operands: ptxas then finds registers of both banks more often.
 //
 // BM       rows of C per block
 // BN       columns of C per block
@@ -18,6 +18,7 @@
 // TN       columns of C per thread
 // LANES_M  lanes of a warp along the rows of C
 // STAGES   tiles in shared memory
+// BLOCKS   blocks per multiprocessor that the registers must allow
 
 #include "cp_async.cuh"
 #include "quad.cuh"
@@ -33,7 +34,7 @@ static_assert(BM % COPY_ROWS == 0 && BK * BN % (4 * THREADS) == 0, "whole passes
 
 extern __shared__ __align__(16) float tiles[];  // STAGES tiles of A, transposed, then as many of B
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 gemm(const float* A, const float* B, float* C, int M, int N, int K) {
     float* const a_tiles = tiles;
     float* const b_tiles = tiles + STAGES * A_FLOATS;
@@ -122,7 +123,10 @@ gemm(const float* A, const float* B, float* C, int M, int N, int K) {
 #pragma unroll
             for (int i = 0; i < TM; ++i) {
 #pragma unroll
-                for (int j = 0; j < TN; ++j) acc[i][j] += a[i] * b[j];
+                for (int step = 0; step < TN; ++step) {
+                    const int j = i % 2 ? TN - 1 - step : step;  // back and forth
+                    acc[i][j] += a[i] * b[j];
+                }
             }
         }
         reading = reading + 1 == STAGES ? 0 : reading + 1;

@@ -9,11 +9,6 @@
 //              is how much of it L2 has to fetch. w blocks in a square need A and B of sqrt(w) tile
 //              rows and columns each, instead of B of w columns. It pays where A and B exceed L2
 //              (60 MB on an H200, from N = 2800 on), and in power, for bytes not moved are clock.
-// Measured     NVIDIA H200, N = 4096: 38.9 TFLOPS, 0.87 times rung 10 (results/published/nvidia-h200).
-//              L2 reads a quarter less from DRAM, as expected. But the same loop comes out of ptxas
-//              with 130 registers instead of 143 and reads its operands late: warps wait for shared
-//              memory three times as long, and 64 % of the FMAs find two operands in one register bank,
-//              not 18 %.
 //
 // BM       rows of C per block
 // BN       columns of C per block
@@ -22,6 +17,7 @@
 // TN       columns of C per thread
 // LANES_M  lanes of a warp along the rows of C
 // STAGES   tiles in shared memory
+// BLOCKS   blocks per multiprocessor that the registers must allow
 // GROUP    rows of tiles that the order of blocks runs down
 
 #include "cp_async.cuh"
@@ -38,7 +34,7 @@ static_assert(BM % COPY_ROWS == 0 && BK * BN % (4 * THREADS) == 0, "whole passes
 
 extern __shared__ __align__(16) float tiles[];  // STAGES tiles of A, transposed, then as many of B
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 gemm(const float* A, const float* B, float* C, int M, int N, int K) {
     float* const a_tiles = tiles;
     float* const b_tiles = tiles + STAGES * A_FLOATS;
@@ -131,7 +127,10 @@ gemm(const float* A, const float* B, float* C, int M, int N, int K) {
 #pragma unroll
             for (int i = 0; i < TM; ++i) {
 #pragma unroll
-                for (int j = 0; j < TN; ++j) acc[i][j] += a[i] * b[j];
+                for (int step = 0; step < TN; ++step) {
+                    const int j = i % 2 ? TN - 1 - step : step;  // back and forth
+                    acc[i][j] += a[i] * b[j];
+                }
             }
         }
         reading = reading + 1 == STAGES ? 0 : reading + 1;

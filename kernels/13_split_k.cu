@@ -4,6 +4,8 @@
 //              part of k each for one tile, and within a block SLICES groups of warps take a part of
 //              every tile's depth. At the end each block adds a share of the partial sums of
 //              all, read from the others' shared memory, always in the same order: the bits repeat.
+//              Where that is not enough, PARTS such clusters share a tile: all but the last leave
+//              their sums in global memory, and the last, which started last, adds them in order.
 //              A stays as it is in shared memory, a row of k after the other, and a thread reads
 //              quads along k: so A is copied by 16 bytes too, a quarter of rung 10's copies.
 // Before       All rungs so far give a tile of C to one block: at N = 512 and 128 x 128 that is 16
@@ -13,10 +15,6 @@
 //              much as it saves: SPLITS * BM * BN floats cross between multiprocessors per tile.
 //              Atomics or a pass over global memory would cost more, and atomics also the order.
 //              At large N splitting is all cost and no gain: SPLITS 1 is rung 10 with slices.
-// Measured     NVIDIA H200, TFLOPS, the best of three sets: 8.65 at N = 256, 25.4 at 512, 39.6 at 1024;
-//              cuBLAS FP32 4.51, 20.7 and 35.4 (results/published/nvidia-h200). At 4096 it has 43.8,
-//              0.82 times rung 12: there are tiles enough. Clusters of 8 place badly: with one block
-//              per multiprocessor only 15 fit at a time, on 120 of 132.
 //
 // BM       rows of C per cluster
 // BN       columns of C per cluster
@@ -27,9 +25,11 @@
 // STAGES   tiles in shared memory
 // SLICES   groups of warps of a block that share a tile's depth
 // SPLITS   blocks of a cluster, each with its part of k
+// PARTS    clusters that share a tile, each with its part of k
 
 #include "cluster.cuh"
 #include "cp_async.cuh"
+#include "flag.cuh"
 #include "quad.cuh"
 
 constexpr int LANES_N = 32 / LANES_M;
@@ -47,9 +47,24 @@ constexpr int DEPTH = BK / SLICES;  // of a slice
 constexpr int QUADS = TM * TN / 4;  // of C per thread
 constexpr int SHARE = BM * BN / 4 / SPLITS;  // quads of C that each block adds and stores
 static_assert(DEPTH % 4 == 0 && BM * BN % (4 * SPLITS) == 0, "slices of quads, and equal shares");
+static_assert(PARTS <= 32, "a lane waits for each of the other parts");
 
 // STAGES tiles of A, then as many of B; at the end SLICES partial tiles of C.
 extern __shared__ __align__(16) float tiles[];
+
+// What clusters leave for the one that has the last part of their tile: for each tile and block of a
+// cluster PARTS - 1 shares of C, and a flag for every warp. Zero before the first launch.
+struct Scratch {
+    float4* shares;
+    unsigned* left;
+    __device__ Scratch(float* memory, int rank) {
+        const size_t tiles = static_cast<size_t>(gridDim.x) * gridDim.y;
+        const size_t tile = static_cast<size_t>(blockIdx.y) * gridDim.x + blockIdx.x;
+        const size_t first = (tile * SPLITS + rank) * (PARTS - 1);
+        shares = reinterpret_cast<float4*>(memory) + first * SHARE;
+        left = reinterpret_cast<unsigned*>(memory + tiles * (PARTS - 1) * BM * BN) + first * (THREADS / 32);
+    }
+};
 
 // Where a thread of a slice stands in the tile of C: its first row and column. Its rows are LANES_M
 // apart, so that lanes read rows of A that follow each other and lie in different banks.
@@ -63,7 +78,7 @@ struct Place {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-gemm(const float* A, const float* B, float* C, int M, int N, int K) {
+gemm(const float* A, const float* B, float* C, float* scratch_memory, int M, int N, int K) {
     float* const a_tiles = tiles;
     float* const b_tiles = tiles + STAGES * A_FLOATS;
 
@@ -73,10 +88,11 @@ gemm(const float* A, const float* B, float* C, int M, int N, int K) {
     const Place own(thread);
 
     // The block's part of k, in tiles; the last parts may be shorter or empty.
+    const int rank = cluster_rank(), part = blockIdx.z / SPLITS;
     const int depth = (K + BK - 1) / BK;
-    const int part = (depth + SPLITS - 1) / SPLITS;
-    const int first = min(static_cast<int>(cluster_rank()) * part, depth);
-    const int last = min(first + part, depth);
+    const int each = (depth + SPLITS * PARTS - 1) / (SPLITS * PARTS);
+    const int first = min((part * SPLITS + rank) * each, depth);
+    const int last = min(first + each, depth);
 
     // A thread copies the same quad of every A_ROWS-th row of A and of every B_ROWS-th row of B; its
     // first ones move on by a tile at a time.
@@ -179,23 +195,44 @@ gemm(const float* A, const float* B, float* C, int M, int N, int K) {
     }
     cluster_sync();  // the partial sums of all blocks are complete
 
-    const int share = cluster_rank() * SHARE;
-    for (int e = share + threadIdx.x; e < share + SHARE; e += THREADS) {
+    const Scratch scratch(scratch_memory, rank);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (PARTS > 1 && part == PARTS - 1) {
+        // The same warp of the blocks before, which started earlier, has written what this one reads.
+        if (lane < PARTS - 1) flag_await(&scratch.left[lane * (THREADS / 32) + warp]);
+        __syncwarp();
+    }
+    for (int e = threadIdx.x; e < SHARE; e += THREADS) {
         float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        auto add = [&](const float4& more) {
+            sum.x += more.x;
+            sum.y += more.y;
+            sum.z += more.z;
+            sum.w += more.w;
+        };
+        if (PARTS > 1 && part == PARTS - 1) {
 #pragma unroll
-        for (int rank = 0; rank < SPLITS; ++rank) {
+            for (int before = 0; before < PARTS - 1; ++before) add(scratch.shares[before * SHARE + e]);
+        }
+        const int quad = rank * SHARE + e;
+#pragma unroll
+        for (int other = 0; other < SPLITS; ++other) {
 #pragma unroll
             for (int s = 0; s < SLICES; ++s) {
-                const float4 part_sum = cluster_load(partial + s * QUADS * SLICE_THREADS + e, rank);
-                sum.x += part_sum.x;
-                sum.y += part_sum.y;
-                sum.z += part_sum.z;
-                sum.w += part_sum.w;
+                add(cluster_load(partial + s * QUADS * SLICE_THREADS + quad, other));
             }
         }
-        const int q = e / SLICE_THREADS, i = q / (TN / 4), j = q % (TN / 4) * 4;
-        const Place of(e % SLICE_THREADS);
-        store_quad(C, M, N, block_row + of.row + i * LANES_M, block_col + of.col + j * LANES_N, sum);
+        if (part < PARTS - 1) {
+            scratch.shares[part * SHARE + e] = sum;
+        } else {
+            const int q = quad / SLICE_THREADS, i = q / (TN / 4), j = q % (TN / 4) * 4;
+            const Place of(quad % SLICE_THREADS);
+            store_quad(C, M, N, block_row + of.row + i * LANES_M, block_col + of.col + j * LANES_N, sum);
+        }
+    }
+    if (part < PARTS - 1) {
+        __syncwarp();
+        if (lane == 0) flag_raise(&scratch.left[part * (THREADS / 32) + warp]);
     }
     cluster_sync();  // no block ends while another still reads its shared memory
 }

@@ -35,7 +35,7 @@ from ladder.plan import Fault, Point, build_fault, launch_fault, plan_points
 from ladder.status import Status
 from ladder.store import Environment, check_key, point_key
 from ladder.store import load as load_journal
-from ladder.tensor_maps import HELPERS, mapped_matrices, workspace_bytes
+from ladder.tensor_maps import HELPERS, copies_bytes, mapped_matrices
 from ladder.work import needed_bytes
 from launch_kinds import KERNELS, LARGEST, ODD_SIZES
 from project import MANIFEST, QUICK, ROOT, Project
@@ -302,7 +302,7 @@ def test_every_map_covers_its_matrix_in_rows_that_the_hardware_can_read(
         position += matrix.copy_bytes
         x, y, z = matrix.helper.grid
         assert x <= 2**31 - 1 and y <= 65_535 and z == 1
-    assert workspace_bytes(maps, m, n, k) == position
+    assert copies_bytes(maps, m, n, k) == position
 
 
 def test_a_workspace_counts_as_memory_that_a_point_needs() -> None:
@@ -311,7 +311,7 @@ def test_a_workspace_counts_as_memory_that_a_point_needs() -> None:
     turned = replace(plain, kind="tensor_maps", tensor_maps=TensorMaps((32, 8), (32, 8), True))
     more = needed_bytes(point, turned, 2**20) - needed_bytes(point, plain, 2**20)
     assert more == 2 * 4 * 1024 * 1024
-    assert workspace_bytes(None, *point.shape) == 0
+    assert copies_bytes(None, *point.shape) == 0
 
 
 # --- the launch on its way to the worker, and in keys ---------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -356,7 +357,8 @@ def compare(point: Point, kernel: Kernel | None = None) -> list[Row]:
     Args:
         kernel: the point's, where it is known: some reasons apply to some launches only.
     """
-    flags = kernel is not None and getattr(kernel.manifest.launch, "scratch_bytes", None)
+    launch = kernel.launch(json.loads(point.params), *point.size) if kernel else None
+    flags = launch is not None and bool(launch.scratch_bytes)
     chosen = sources(point)
     counts = {
         kind: point.values.get(source, {})
@@ -371,7 +373,7 @@ def compare(point: Point, kernel: Kernel | None = None) -> list[Row]:
             if kind in quantity.read and (value := quantity.read[kind](known, point)) is not None
         }
         if any(values.values()):
-            known_reason = functools.partial(reason, quantity.metric, flags=bool(flags))
+            known_reason = functools.partial(reason, quantity.metric, flags=flags)
             before = list(rows.values())
             rows[quantity.name] = _row(
                 point, quantity, values, counts, chosen, before, known_reason

@@ -145,12 +145,10 @@ class PreparedLaunches:
             entries |= {matrix.helper.entry for matrix in self._matrices if matrix.helper}
         self._functions = {entry: int(function(spec, entry).kernel.ptr) for entry in entries}
         # Here, once: neither a sample nor a capture may allocate.
-        maps = spec.tensor_maps
-        self._workspace = cupy.empty(copies_bytes(maps, m, n, k), dtype=cupy.uint8)
-        scratch_bytes = maps.scratch_bytes if maps else None
+        self._workspace = cupy.empty(copies_bytes(spec.tensor_maps, m, n, k), dtype=cupy.uint8)
         self._scratch = None
-        if scratch_bytes is not None:
-            self._scratch = cupy.zeros(scratch_bytes, dtype=cupy.uint8)
+        if spec.scratch_bytes is not None:
+            self._scratch = cupy.zeros(spec.scratch_bytes, dtype=cupy.uint8)
         self._ready: dict[tuple[int, int, int], list[KernelLaunch]] = {}
 
     def __call__(self, a: Any, b: Any, c: Any) -> None:
@@ -233,7 +231,7 @@ class CudaDevice:
             cupy.cuda.driver.funcSetAttribute(
                 function.kernel.ptr, NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1
             )
-        if spec.kind != "cuda":
+        if spec.kind != "cuda" or spec.scratch_bytes is not None:
             return PreparedLaunches(self._function, self._stream.ptr, spec, m, n, k)
         sizes = (np.int32(m), np.int32(n), np.int32(k))
 

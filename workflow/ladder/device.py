@@ -94,6 +94,7 @@ class LaunchSpec:
     compute: str | None = None
     cluster: tuple[int, int, int] | None = None
     tensor_maps: TensorMaps | None = None
+    scratch_bytes: int | None = None
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
@@ -109,7 +110,6 @@ class LaunchSpec:
                     tuple(maps["a_box"]),
                     tuple(maps["b_box"]),
                     maps["transpose_a"],
-                    maps["scratch_bytes"],
                     maps["a_swizzle"],
                     maps["b_swizzle"],
                 )

@@ -86,9 +86,6 @@ Extents = Annotated[list[Expression], Field(min_length=1, max_length=3)]
 Box = Annotated[list[Expression], Field(min_length=2, max_length=2)]
 
 
-_BYTE_EXPRESSIONS = ("dynamic_shared_memory_bytes", "scratch_bytes")
-
-
 class KernelLaunch(Document):
     """What every launch of a kernel with a source states, as expressions."""
 
@@ -98,16 +95,23 @@ class KernelLaunch(Document):
     """Blocks along x, y, z."""
     dynamic_shared_memory_bytes: Expression = 0
     """Dynamic shared memory per block, bytes."""
+    scratch_bytes: Expression | None = None
+    """Device memory that the blocks leave partial results in: gemm takes it as a pointer after C.
+    It is zero before the first launch, and every launch must leave its flags as it found them."""
 
     def parameter_expressions(self) -> dict[str, Expression]:
         """The expressions that may name parameters alone, by dotted key below `launch`."""
         lists = {name: getattr(self, name, None) for name in ("block", "cluster", "a_box", "b_box")}
-        bytes_ = {name: getattr(self, name, None) for name in _BYTE_EXPRESSIONS}
         return {
             f"{name}[{index}]": text
             for name, texts in lists.items()
             for index, text in enumerate(texts or [])
-        } | {name: text for name, text in bytes_.items() if text is not None}
+        } | {"dynamic_shared_memory_bytes": self.dynamic_shared_memory_bytes}
+
+    def size_expressions(self) -> dict[str, Expression]:
+        """The expressions that may name M, N and K too, by dotted key below `launch`."""
+        scratch = {} if self.scratch_bytes is None else {"scratch_bytes": self.scratch_bytes}
+        return {f"grid[{index}]": text for index, text in enumerate(self.grid)} | scratch
 
 
 SwizzleName = Literal["none", "32B", "64B", "128B"]
@@ -131,8 +135,6 @@ class ClusterLaunch(KernelLaunch):
 class TensorMapsLaunch(KernelLaunch):
     """gemm(a_tiles, b_tiles, C, M, N, K): A and B come as tensor maps, which the launch prepares.
 
-    With `scratch_bytes` it is gemm(a_tiles, b_tiles, C, scratch, M, N, K).
-
     What the launch does for any M, N, K before the kernel runs is told in `tensor_maps`.
     """
 
@@ -149,9 +151,6 @@ class TensorMapsLaunch(KernelLaunch):
     """Of the tiles of B."""
     transpose_a: bool = False
     """Whether the map of A covers its transpose, K x M, which the launch writes first."""
-    scratch_bytes: Expression | None = None
-    """Device memory that the blocks leave partial results in: gemm takes it as a pointer after C.
-    It is zero before the first launch, and every launch must leave its flags as it found them."""
 
 
 class CublasLaunch(Document):
@@ -270,8 +269,8 @@ class Manifest(Document):
         if isinstance(self.launch, KernelLaunch):
             for key, text in self.launch.parameter_expressions().items():
                 check(text, parameters, f"launch.{key}")
-            for index, text in enumerate(self.launch.grid):
-                check(text, both, dotted(("launch", "grid", index)))
+            for key, text in self.launch.size_expressions().items():
+                check(text, both, f"launch.{key}")
         elif self.parameters:
             raise ValueError(f"parameters: a launch of the kind `{self.launch.kind}` has none")
         for params in expand(self.sweep):
@@ -359,8 +358,6 @@ class TensorMaps:
     a_box: tuple[int, int]
     b_box: tuple[int, int]
     transpose_a: bool
-    scratch_bytes: int | None = None
-    """Of the kernel's own memory, if it takes any."""
     a_swizzle: SwizzleName = "none"
     b_swizzle: SwizzleName = "none"
 
@@ -376,6 +373,8 @@ class Launch:
     """Blocks per cluster; None for blocks on their own."""
     tensor_maps: TensorMaps | None = None
     """None for a kernel that takes pointers to A and B."""
+    scratch_bytes: int | None = None
+    """Device memory of the kernel's own, bytes; None for a kernel that takes no pointer to it."""
 
     @property
     def threads(self) -> int:
@@ -441,6 +440,7 @@ class Kernel:
             dynamic_shared_memory_bytes=_whole(spec.dynamic_shared_memory_bytes, names),
             cluster=_three(cluster, names) if cluster else None,
             tensor_maps=_tensor_maps(spec, names) if isinstance(spec, TensorMapsLaunch) else None,
+            scratch_bytes=None if spec.scratch_bytes is None else _whole(spec.scratch_bytes, names),
         )
 
     def violated_constraint(self, params: Params) -> str | None:
@@ -511,12 +511,10 @@ def _tensor_maps(spec: TensorMapsLaunch, names: Mapping[str, int]) -> TensorMaps
     (a_columns, a_rows), (b_columns, b_rows) = (
         [_whole(text, names) for text in box] for box in (spec.a_box, spec.b_box)
     )
-    scratch = None if spec.scratch_bytes is None else _whole(spec.scratch_bytes, names)
     return TensorMaps(
         (a_columns, a_rows),
         (b_columns, b_rows),
         spec.transpose_a,
-        scratch,
         spec.a_swizzle,
         spec.b_swizzle,
     )

@@ -63,13 +63,13 @@ def check_key(
     # Kinds of launch that have neither keep the keys they had before there were any.
     if spec.cluster is None:
         del geometry["cluster"]
+    if spec.scratch_bytes is None:
+        del geometry["scratch_bytes"]
     if spec.tensor_maps is None:
         del geometry["tensor_maps"]
     else:  # what the launch copies, and how, is part of what is timed
         mapped = mapped_matrices(spec.tensor_maps, *point.shape)
         geometry["tensor_maps"] = [_mapped(matrix) for matrix in mapped]
-        if spec.tensor_maps.scratch_bytes is not None:
-            geometry["scratch_bytes"] = spec.tensor_maps.scratch_bytes
     return _key(
         {
             "protocol": PROTOCOL_VERSION,

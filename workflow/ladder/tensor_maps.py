@@ -91,15 +91,8 @@ def mapped_matrices(maps: TensorMaps, m: int, n: int, k: int) -> tuple[MappedMat
     return a, b
 
 
-def workspace_bytes(maps: TensorMaps | None, m: int, n: int, k: int) -> int:
-    """Device memory that a launch needs beside A, B and C, bytes."""
-    if maps is None:
-        return 0
-    return copies_bytes(maps, m, n, k) + (maps.scratch_bytes or 0)
-
-
 def copies_bytes(maps: TensorMaps | None, m: int, n: int, k: int) -> int:
-    """The part of the workspace that copies of A and B take, bytes."""
+    """Device memory that copies of A and B take, bytes."""
     if maps is None:
         return 0
     return sum(mapped.copy_bytes for mapped in mapped_matrices(maps, m, n, k))

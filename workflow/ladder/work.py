@@ -14,7 +14,7 @@ from .manifest import CublasLaunch, Family, Kernel, TensorCores, slug
 from .plan import Fault, Point, architecture_fault, memory_fault
 from .status import RANKED, Status
 from .store import Environment, check_key, point_key
-from .tensor_maps import workspace_bytes
+from .tensor_maps import copies_bytes
 from .timing import BufferSets, buffer_sets
 
 BuildRow = dict[str, Any]
@@ -120,6 +120,7 @@ def work_item(
                 launch.dynamic_shared_memory_bytes,
                 cluster=launch.cluster,
                 tensor_maps=launch.tensor_maps,
+                scratch_bytes=launch.scratch_bytes,
             )
     accuracy, deterministic = kernel.manifest.accuracy, kernel.manifest.deterministic
     check = check_key(
@@ -146,8 +147,9 @@ def needed_bytes(point: Point, spec: LaunchSpec | None, l2_bytes: int) -> int:
     timing = BufferSets.bytes_needed(m, n, k, sets)
     # A, B and C in FP32, A and B in FP64 twice over, R and G in FP64
     checking = 4 * (m * k + k * n + m * n) + 16 * (m * k + k * n) + 16 * m * n
-    workspace = workspace_bytes(spec.tensor_maps if spec else None, m, n, k)
-    return max(timing, checking) + workspace + _TEMPORARY_BYTES
+    copies = copies_bytes(spec.tensor_maps if spec else None, m, n, k)
+    scratch = (spec.scratch_bytes if spec else None) or 0
+    return max(timing, checking) + copies + scratch + _TEMPORARY_BYTES
 
 
 def memory_fault_of(item: WorkItem, l2_bytes: int, free_bytes: int) -> Fault | None:

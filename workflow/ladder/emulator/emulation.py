@@ -177,7 +177,7 @@ def emulate(
     seen = observe(
         library,
         launch,
-        arguments or {"A": _read_only(a), "B": _read_only(b), "C": c, "M": m, "N": n, "K": k},
+        arguments or {"A": read_only(a), "B": read_only(b), "C": c, "M": m, "N": n, "K": k},
         cluster=cluster,
         checks=checks,
         trace=trace,
@@ -211,7 +211,8 @@ def emulate(
     )
 
 
-def _read_only(array: np.ndarray) -> np.ndarray:
+def read_only(array: np.ndarray) -> np.ndarray:
+    """A view of an array that a kernel reads only: a write to it is a finding."""
     view = np.ascontiguousarray(array).view()
     view.flags.writeable = False
     return view

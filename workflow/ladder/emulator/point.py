@@ -30,7 +30,7 @@ from .compiled import (
     CompiledCounts,
     count_gemm,
 )
-from .emulation import Observation, emulate, observe
+from .emulation import Observation, emulate, observe, read_only
 from .library import Argument, KernelLibrary, build_library
 from .result import UNITS, EmulationResult, derived
 from .sampling import sample_grid, sampling_fault
@@ -122,7 +122,7 @@ def emulate_point(
     correctness.fill_inputs(np, a, b, "uniform", SEED)
     c = np.empty((m, n), np.float32)
     correctness.poison(np, c)
-    shares = launch.tensor_maps is not None and launch.tensor_maps.scratch_bytes is not None
+    shares = bool(launch.scratch_bytes)
     if sample is None:
         cluster = launch.cluster or (1, 1, 1)
         too_large = m * n * k > LARGEST_FULL_RUN
@@ -214,11 +214,12 @@ def _run(
             arguments[name] = TensorMap2D(
                 array, 0, matrix.rows, matrix.columns, matrix.pitch, rows, columns, matrix.swizzle
             )
-        arguments["C"] = c
-        if launch.tensor_maps.scratch_bytes is not None:
-            words = cdiv(launch.tensor_maps.scratch_bytes, np.float32().nbytes)
-            arguments["scratch"] = np.zeros(words, np.float32)
-        arguments |= dict(zip("MNK", shape, strict=True))
+    else:
+        arguments |= {"A": read_only(a), "B": read_only(b)}
+    arguments["C"] = c
+    if launch.scratch_bytes is not None:
+        arguments["scratch"] = np.zeros(cdiv(launch.scratch_bytes, c.itemsize), c.dtype)
+    arguments |= dict(zip("MNK", shape, strict=True))
     result = emulate(
         source,
         params,
@@ -227,7 +228,7 @@ def _run(
         a=a,
         b=b,
         c=c,
-        arguments=arguments or None,
+        arguments=arguments,
         cluster=launch.cluster or (1, 1, 1),
         checks=checks,
         sample=sample,

@@ -176,16 +176,29 @@ def test_clusters_and_tensor_maps_give_exact_results_at_every_size(
     assert not wrong
 
 
-@needs_clusters
-def test_helpers_graphs_and_refusals_of_the_driver(tmp_path: Path) -> None:
+def run_alone(script: str, *arguments: str) -> None:
+    """Run a file of this folder in a process of its own."""
     folders = [str(ROOT / "workflow"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "gpu_launches.py"), str(tmp_path)],
+        [sys.executable, str(ROOT / "tests" / script), *arguments],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, folders))},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     print(done.stdout)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+@needs_clusters
+def test_helpers_graphs_and_refusals_of_the_driver(tmp_path: Path) -> None:
+    run_alone("gpu_launches.py", str(tmp_path))
+
+
+@pytest.mark.skipif(
+    not detect() or float(detect()[0].compute_capability) < 8.0,
+    reason="no GPU with TF32 (compute capability 8.0)",
+)
+def test_tensor_cores_read_operands_as_the_emulator_does() -> None:
+    run_alone("gpu_tensor_cores.py")
 
 
 def test_tuning_names_a_winner_that_a_sweep_then_finds_measured(make_project: MakeProject) -> None:

@@ -235,7 +235,7 @@ def test_a_fault_around_a_product_is_found_where_it_is(
         (Tiles(), 0, 0),
         (Tiles(), 1, 1),
         (Tiles(128, 64), 0, 1),
-        (Tiles(192, 128), 1, 0),
+        (Tiles(192, 64), 1, 0),
         (Tiles(256, 32), 0, 0),
     ],
     ids=str,

@@ -99,6 +99,16 @@ CLOSED_FORMS: dict[str, ClosedForm] = {
         "inst",
         "multiply-adds of single threads, those on the zeros around a matrix included",
     ),
+    "tensor_core_flops": ClosedForm(
+        "tensor_core_flops",
+        "flop",
+        "multiplications and additions of tensor cores, those on zeros around a matrix included",
+    ),
+    "mma_instructions": ClosedForm("mma_instructions", "inst", "mma.sync of whole warps"),
+    "wgmma_instructions": ClosedForm(
+        "wgmma_instructions", "inst", "wgmma, one for each of the four warps of a warpgroup"
+    ),
+    "ldmatrix_instructions": ClosedForm("ldmatrix_instructions", "inst", "ldmatrix of whole warps"),
 }
 """By the name that a manifest uses."""
 

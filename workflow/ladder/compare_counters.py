@@ -40,6 +40,7 @@ from .emulator.result import (
     SHARED_STORE_CONFLICTS,
     SHARED_STORE_WAVEFRONTS,
     SHARED_STORES,
+    TENSOR_CORE_FLOPS,
     TMA_LOAD_BYTES,
     TMA_LOAD_SECTORS,
 )
@@ -210,6 +211,7 @@ QUANTITIES: tuple[Compared, ...] = (
     _count("bytes read from shared memory", SHARED_LOAD_BYTES, "byte", *_SOURCE),
     _count("bytes written to shared memory", SHARED_STORE_BYTES, "byte", *_SOURCE),
     _count("bytes read from the cluster", CLUSTER_LOAD_BYTES, "byte", *_SOURCE),
+    _count("operations of tensor cores", TENSOR_CORE_FLOPS, "flop", *_SOURCE, "compiled"),
     _count("multiply-adds", FFMA, "inst", "theory", "compiled", "hardware"),
     _count("instructions of warps", INSTRUCTIONS, "inst", "compiled", "hardware"),
     Compared(

@@ -76,14 +76,14 @@ template <int COUNT>
 static __device__ __forceinline__ void keep_registers(unsigned (&registers)[COUNT]) {
 #if !defined(LADDER_EMULATOR)
 #pragma unroll
-    for (int i = 0; i < COUNT; ++i) asm volatile("" : "+r"(registers[i]) :: "memory");
+    for (int i = 0; i < COUNT; ++i) asm volatile("" : "+r"(registers[i]));
 #endif
 }
 template <int COUNT>
 static __device__ __forceinline__ void keep_registers(float (&registers)[COUNT]) {
 #if !defined(LADDER_EMULATOR)
 #pragma unroll
-    for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(registers[i]) :: "memory");
+    for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(registers[i]));
 #endif
 }
 

@@ -107,7 +107,7 @@ def every_layout_of_operands_is_read_as_the_descriptor_says() -> None:
     kernel = function("wgmma_layouts", {}, "sm_90a")
     for layout in itertools.product((0, 32, 64, 128), (0, 1), (0, 1), (0, 1)):
         c = cupy.full((64, 64), np.nan, cupy.float32)
-        run(kernel, (1, 1, 1), 128, [a, b, c, *layout])
+        run(kernel, (1, 1, 1), 128, [a, b, c, *layout, 0])
         assert bool((c == product(a, b)).all()), f"width, A, B transposed, A in registers: {layout}"
 
 

@@ -31,7 +31,7 @@ from ladder.emulator import (
     sass,
 )
 from ladder.emulator.compiled import count_program
-from ladder.emulator.emulation import observe
+from ladder.emulator.emulation import Observation, observe
 from ladder.manifest import Launch
 
 MMA = PLANTED / "mma_tiles.cu"
@@ -317,25 +317,39 @@ def test_a_fence_serves_on_either_side_of_the_barrier(cache: Path) -> None:
     assert not result.findings and np.array_equal(result.c, exact)
 
 
+def layouts(cache: Path, **flags: int) -> tuple[Observation, bool]:
+    """Run wgmma_layouts.cu; what it showed, and whether the product is exact."""
+    a, b = small_integers(64, 64, 1), small_integers(64, 64, 2)
+    c = np.full((64, 64), np.nan, np.float32)
+    library = build_library(LAYOUTS, {}, include=INCLUDE, cache=cache)
+    names = ("width", "a_transposed", "b_transposed", "a_registers", "fault")
+    arguments = {"A": a, "B": b, "C": c, **{name: flags.get(name, 0) for name in names}}
+    seen = observe(library, Launch((1, 1, 1), (128, 1, 1), 0), arguments)
+    return seen, np.array_equal(c, a @ b)
+
+
 @needs_compiler
 def test_every_layout_of_operands_is_read_as_the_descriptor_says(cache: Path) -> None:
-    a, b = small_integers(64, 64, 1), small_integers(64, 64, 2)
-    library = build_library(LAYOUTS, {}, include=INCLUDE, cache=cache)
     for width, a_transposed, b_transposed, a_registers in itertools.product(
         (0, 32, 64, 128), (0, 1), (0, 1), (0, 1)
     ):
-        c = np.full((64, 64), np.nan, np.float32)
-        layout: Mapping[str, int] = {
-            "width": width,
-            "a_transposed": a_transposed,
-            "b_transposed": b_transposed,
-            "a_registers": a_registers,
-        }
-        seen = observe(
-            library, Launch((1, 1, 1), (128, 1, 1), 0), {"A": a, "B": b, "C": c, **layout}
+        seen, exact = layouts(
+            cache,
+            width=width,
+            a_transposed=a_transposed,
+            b_transposed=b_transposed,
+            a_registers=a_registers,
         )
-        assert not seen.findings, (layout, [str(item) for item in seen.findings])
-        assert np.array_equal(c, a @ b), layout
+        where = (width, a_transposed, b_transposed, a_registers)
+        assert not seen.findings, (where, [str(item) for item in seen.findings])
+        assert exact, where
+
+
+@needs_compiler
+def test_a_barrier_of_the_block_ends_no_product(cache: Path) -> None:
+    seen, _ = layouts(cache, width=128, fault=1)
+    (race,) = seen.findings
+    assert (race.kind, race.line) == ("race", line_of(LAYOUTS, "// fault: still"))
 
 
 # --- the same files are CUDA ----------------------------------------------------------------------

@@ -6,6 +6,7 @@
 // a_transposed  1: rows of A's tile hold elements along m, those of B's along n; 0: along k
 // b_transposed
 // a_registers   1: A's fragments are built in registers; 0: A is read from shared memory
+// fault         plants one
 #include "split_f16.cuh"
 #include "wgmma.cuh"
 constexpr int SIDE = 64;
@@ -46,7 +47,7 @@ static __device__ WgmmaDescriptor descriptor(const unsigned char* tile, int k) {
 
 template <Swizzle Mode, bool ATransposed, bool BTransposed>
 static __device__ void multiply(const float* A, const float* B, float* C, bool a_registers,
-                                unsigned char* a_tile, unsigned char* b_tile) {
+                                unsigned char* a_tile, unsigned char* b_tile, bool fault) {
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     write_tile<Mode, ATransposed>(a_tile, A, SIDE, 1);
     write_tile<Mode, BTransposed>(b_tile, B, 1, SIDE);
@@ -73,6 +74,10 @@ static __device__ void multiply(const float* A, const float* B, float* C, bool a
         }
     }
     wgmma_commit();
+    if (fault) {
+        __syncthreads();  // ends no product
+        if (threadIdx.x == 70) b_tile[0] = 0;  // fault: still being read
+    }
     wgmma_wait<0>();
 #pragma unroll
     for (int i = 0; i < SIDE / 2; ++i)
@@ -81,28 +86,28 @@ static __device__ void multiply(const float* A, const float* B, float* C, bool a
 
 template <Swizzle Mode>
 static __device__ void choose(const float* A, const float* B, float* C, int a_transposed, int b_transposed,
-                              int a_registers, unsigned char* a_tile, unsigned char* b_tile) {
+                              int a_registers, unsigned char* a_tile, unsigned char* b_tile, int fault) {
     if (a_transposed && b_transposed) {
-        multiply<Mode, true, true>(A, B, C, a_registers, a_tile, b_tile);
+        multiply<Mode, true, true>(A, B, C, a_registers, a_tile, b_tile, fault);
     } else if (a_transposed) {
-        multiply<Mode, true, false>(A, B, C, a_registers, a_tile, b_tile);
+        multiply<Mode, true, false>(A, B, C, a_registers, a_tile, b_tile, fault);
     } else if (b_transposed) {
-        multiply<Mode, false, true>(A, B, C, a_registers, a_tile, b_tile);
+        multiply<Mode, false, true>(A, B, C, a_registers, a_tile, b_tile, fault);
     } else {
-        multiply<Mode, false, false>(A, B, C, a_registers, a_tile, b_tile);
+        multiply<Mode, false, false>(A, B, C, a_registers, a_tile, b_tile, fault);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(128)
 gemm(const float* A, const float* B, float* C, int width, int a_transposed, int b_transposed,
-     int a_registers) {
+     int a_registers, int fault) {
     __shared__ alignas(1024) unsigned char a_tile[2 * SIDE * SIDE], b_tile[2 * SIDE * SIDE];
 #if defined(ONLY)
-    choose<static_cast<Swizzle>(ONLY)>(A, B, C, a_transposed, b_transposed, a_registers, a_tile, b_tile);
+    choose<static_cast<Swizzle>(ONLY)>(A, B, C, a_transposed, b_transposed, a_registers, a_tile, b_tile, fault);
 #else
-    if (width == 0) choose<SWIZZLE_NONE>(A, B, C, a_transposed, b_transposed, a_registers, a_tile, b_tile);
-    if (width == 32) choose<SWIZZLE_32B>(A, B, C, a_transposed, b_transposed, a_registers, a_tile, b_tile);
-    if (width == 64) choose<SWIZZLE_64B>(A, B, C, a_transposed, b_transposed, a_registers, a_tile, b_tile);
-    if (width == 128) choose<SWIZZLE_128B>(A, B, C, a_transposed, b_transposed, a_registers, a_tile, b_tile);
+    if (width == 0) choose<SWIZZLE_NONE>(A, B, C, a_transposed, b_transposed, a_registers, a_tile, b_tile, fault);
+    if (width == 32) choose<SWIZZLE_32B>(A, B, C, a_transposed, b_transposed, a_registers, a_tile, b_tile, fault);
+    if (width == 64) choose<SWIZZLE_64B>(A, B, C, a_transposed, b_transposed, a_registers, a_tile, b_tile, fault);
+    if (width == 128) choose<SWIZZLE_128B>(A, B, C, a_transposed, b_transposed, a_registers, a_tile, b_tile, fault);
 #endif
 }

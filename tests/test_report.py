@@ -13,6 +13,7 @@ import pytest
 
 import tables_fixture as tf
 from ladder import figures, report
+from ladder.report import differences
 from ladder.status import EXPLANATIONS, Status
 
 KERNELS = tf.repository_kernels()
@@ -95,7 +96,7 @@ def test_the_page_needs_no_network_and_little_script(typical: Page) -> None:
     assert not re.search(r"@import|url\((?!#)", typical.html)
     scripts = re.findall(r"<script>(.*?)</script>", typical.html, re.S)
     assert len(scripts) == 1
-    assert len(scripts[0]) < 3000
+    assert len(scripts[0]) < 6000
 
 
 def test_every_element_is_closed_and_every_id_is_unique(typical: Page) -> None:
@@ -159,7 +160,7 @@ def test_text_from_tables_is_escaped(typical: Page) -> None:
 def test_the_ladder_table_has_intervals_shares_and_verdicts(typical: Page) -> None:
     table = typical.html[typical.html.index('aria-labelledby="ladder-caption"') :]
     table = table[: table.index("</table>")]
-    assert table.count("<tr>") == 4  # heading, two rungs, cuBLAS FP32
+    assert table.count("<tr data-row=") == 3  # two rungs, cuBLAS FP32
     assert "TF32" not in table
     assert table.count("slower") == 2
     assert "faster" in table
@@ -200,7 +201,7 @@ def test_the_glossary_explains_the_terms(typical: Page, term: str) -> None:
 
 
 def test_replayed_numbers_are_marked_before_anything_else(replayed: Page) -> None:
-    head = replayed.text[: replayed.text.index("What the numbers say")]
+    head = replayed.text[: replayed.text.index("The ladder at N")]
     assert "Replayed: measured elsewhere" in head
     assert "No timing on this page comes from this machine" in head
     assert "Synthetic GPU, driver 999.00, 2026-01-02" in head
@@ -512,6 +513,70 @@ def test_fewest_sectors_is_held_against_time(tmp_path: Path) -> None:
 def test_a_run_that_counted_nothing_says_so(tmp_path: Path) -> None:
     page = compared(tmp_path, tf.point("01_naive", NAIVE))
     assert "Nothing was counted in this run" in section(page, "traffic")
+
+
+def article(page: Page, name: str) -> str:
+    """The text of one rung's article."""
+    html = page.html[page.html.index(f'<article class="step" id="rung-{name}"') :]
+    return Page(html[: html.index("</article>")] + "</article>").text
+
+
+def test_a_rung_has_its_idea_numbers_counters_and_diff(tmp_path: Path) -> None:
+    pairs = [
+        tf.point("01_naive", NAIVE, (2048, 2048, 2048), tflops=5.0),
+        tf.point("03_shared_tile", {"TILE": 16}, (2048, 2048, 2048), tflops=8.0),
+    ]
+    counted = [
+        *tf.count("01_naive", NAIVE, tf.naive_counts(16)),
+        *tf.count("03_shared_tile", {"TILE": 16}, tf.tiled_counts(16)),
+    ]
+    page = rendered(
+        tf.write(
+            tmp_path / "tables",
+            runs=[tf.gpu_run()],
+            builds=tf.builds(KERNELS),
+            points=[row for row, _ in pairs],
+            samples=[sample for _, samples in pairs for sample in samples],
+            counters=counted,
+        )
+    )
+    naive, tiled = article(page, "01_naive"), article(page, "03_shared_tile")
+    assert KERNELS["01_naive"].manifest.idea in naive
+    assert "lines added" not in naive, "nothing is before the first rung"
+    assert "over previous rung 1." in tiled and "faster" in tiled
+    assert "global load sectors 134 M 1.07 G" in " ".join(tiled.replace("\u202f", " ").split())
+    assert re.search(r"Source, against 1 Naive: \d+ lines added, \d+ lines? removed", tiled)
+    assert "__shared__ float" in tiled
+    key = 'data-row="counters: kernel=03_shared_tile, params={&#34;TILE&#34;:16}, m=2048, n=2048'
+    assert key in page.html, "each row names the row of the table that it comes from"
+
+
+def test_a_diff_takes_no_notice_of_header_spaces_and_trailing_comments(tmp_path: Path) -> None:
+    before, after = tmp_path / "a.cu", tmp_path / "b.cu"
+    same = [f"line_{index};" for index in range(20)]
+    before.write_text("// idea\n\n" + "\n".join(["first;", *same, "last;  // was"]))
+    after.write_text("// another idea\n" + "\n".join(["1st;", *(f"  {x}" for x in same), "last;"]))
+    lines = differences.source_diff(before, after)
+    assert [line.change for line in lines] == ["removed", "added", "same", "same", "same"]
+    assert differences.counted(lines) == (1, 1)
+    after.write_text(after.read_text().replace("last;", "end;"))
+    assert [line.change for line in differences.source_diff(before, after)][5] == "gap"
+
+
+def test_results_of_other_gpus_stand_side_by_side(tmp_path: Path) -> None:
+    tables = {}
+    for name, gpu in (("here", tf.GPU_NAME), ("there", "Other GPU")):
+        row, samples = tf.point("01_naive", NAIVE, tflops=8.0 if name == "here" else 4.0)
+        run = tf.gpu_run(gpu_name=gpu)
+        row["gpu_name"] = gpu
+        tables[name] = tf.write(tmp_path / name, runs=[run], points=[row], samples=samples)
+    out, gpus = tmp_path / "report.html", tf.gpus_yaml(tmp_path)
+    others = [tables["here"], tables["there"], tmp_path / "missing"]
+    report.render(tables["here"], tmp_path / "none", KERNELS, gpus, out, others=others)
+    text = section(Page(out.read_text(encoding="utf-8")), "devices")
+    assert f"Kernel {tf.GPU_NAME} Other GPU 1 Naive" in text
+    report.render(tables["here"], tmp_path / "none", KERNELS, gpus, out, others=others[:1])
+    assert 'id="devices"' not in out.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

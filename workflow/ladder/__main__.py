@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import __version__
 from .documents import UserError, suggestion
+from .language import LANGUAGES
 
 if TYPE_CHECKING:
     from .manifest import Kernel
@@ -357,9 +358,17 @@ def _cmd_report(arguments: argparse.Namespace) -> int:
         _kernels(arguments.root),
         arguments.root / GPUS,
         out,
+        language=arguments.language,
+        others=_result_sets(arguments.root, arguments.tables),
     )
     print(out)
     return 0
+
+
+def _result_sets(root: Path, shown: Path) -> list[Path]:
+    """The folders of other result sets: published ones and those of this checkout."""
+    folders = [*(root / "results" / "published").glob("*/"), *(root / "results").glob("*/")]
+    return sorted(path for path in folders if path.resolve() != shown.resolve())
 
 
 def _cmd_publish(arguments: argparse.Namespace) -> int:
@@ -520,6 +529,10 @@ def _parser() -> argparse.ArgumentParser:
             )
             configuration(step)
             step.add_argument("--style-json", help="the section `figures` as JSON")
+        else:
+            step.add_argument(
+                "--language", choices=LANGUAGES, default="en", help="of the report (default: en)"
+            )
 
     publish = command("publish", _cmd_publish)
     publish.add_argument("tables", type=Path, help="result folder, as in results/nvidia-h200")

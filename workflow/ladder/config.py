@@ -16,6 +16,7 @@ import yaml
 from pydantic import Field, model_validator
 
 from .documents import Document, Key, UserError, parse, read_yaml, suggestion
+from .language import Language
 from .manifest import Kernel, Sweep, compute_capability, expand, load_all, parameter_fault
 
 Size = Annotated[int, Field(ge=1, le=2**31 - 1)]
@@ -195,6 +196,13 @@ class Figures(Document):
         return self
 
 
+class Report(Document):
+    """How the report is written."""
+
+    language: Language = "en"
+    """`en` or `zh` (simplified Chinese); numbers, tables and figures are the same."""
+
+
 class Config(Document):
     """`config/config.yaml`."""
 
@@ -218,6 +226,8 @@ class Config(Document):
     """Whose hardware counters are read."""
     figures: Figures = Figures()
     """How figures look."""
+    report: Report = Report()
+    """How the report is written."""
 
     @model_validator(mode="after")
     def _known_architectures(self) -> Self:
@@ -229,8 +239,9 @@ class Config(Document):
         return self
 
     def digest(self) -> str:
-        """Short hash of the resolved configuration."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        """Short hash of the resolved configuration, but for how figures and report look."""
+        settings = self.model_dump(mode="json", exclude={"figures", "report"})
+        text = json.dumps(settings, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def parameter_sets(self, kernel: Kernel) -> list[dict[str, int]]:

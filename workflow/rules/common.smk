@@ -57,9 +57,9 @@ try:
     )
 except UserError as error:
     raise WorkflowError(str(error)) from None
-# The style of figures stands apart: to change it must not plan or measure anything again.
+# How figures and report look stands apart: to change it must not plan or measure anything again.
 CONFIG_JSON = json.dumps(
-    SETTINGS.model_dump(mode="json", exclude={"figures"}), sort_keys=True
+    SETTINGS.model_dump(mode="json", exclude={"figures", "report"}), sort_keys=True
 )
 STYLE_JSON = json.dumps(SETTINGS.figures.model_dump(mode="json"), sort_keys=True)
 HEADERS = sorted(str(path) for path in Path("kernels/include").glob("**/*.cuh"))

@@ -38,15 +38,20 @@ rule render_report:
                 for name in ("compare_counters", "theory")
             ],
         ],
-        template=WORKFLOW / "report" / "report.html.j2",
+        templates=[
+            *sorted((WORKFLOW / "report").glob("report.*")),
+            WORKFLOW / "locale" / "zh.po",
+        ],
     output:
         html="results/{device}/report.html",
     log:
         "results/logs/report/{device}.log",
+    params:
+        language=SETTINGS.report.language,
     message:
         "Write the report of {wildcards.device}"
     shell:
-        "ladder report results/{wildcards.device} > {log} 2>&1"
+        "ladder report results/{wildcards.device} --language {params.language} > {log} 2>&1"
 
 
 # Named targets: `snakemake --cores 1 figures`, `snakemake --cores 1 publish`.

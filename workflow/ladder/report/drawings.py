@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from markupsafe import Markup
 
 from .. import figures
+from ..language import N_, _
 
 _THEMED = {
     figures.INK: "var(--ink)",
@@ -18,21 +20,22 @@ _THEMED = {
     figures.PAPER: "var(--card)",
 }
 _TITLES = {
-    "ladder": "The ladder",
-    "traffic": "Memory traffic, counted",
-    "sizes": "Sizes and caches",
-    "shapes": "Shapes",
-    "blocks": "Parameter sweeps",
-    "roofline": "Roofline",
-    "prediction": "Steps explained",
-    "samples": "Samples and drift",
-    "accuracy": "Accuracy",
-    "energy": "Energy",
+    "ladder": N_("The ladder"),
+    "traffic": N_("Memory traffic, counted"),
+    "sizes": N_("Sizes and caches"),
+    "shapes": N_("Shapes"),
+    "blocks": N_("Parameter sweeps"),
+    "roofline": N_("Roofline"),
+    "prediction": N_("Steps explained"),
+    "samples": N_("Samples and drift"),
+    "accuracy": N_("Accuracy"),
+    "energy": N_("Energy and clocks"),
 }
+"""Sections by the topic of their figures, in the page's order; others follow these."""
 
 
-def figure_views(figures_dir: Path) -> list[dict[str, Any]]:
-    """Figures by section, each drawn twice: for wide and for narrow screens."""
+def figure_views(figures_dir: Path) -> dict[str, dict[str, Any]]:
+    """Figures by topic, each drawn twice: for wide and for narrow screens."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for record in figures.read_index(figures_dir):
         views = {}
@@ -43,20 +46,35 @@ def figure_views(figures_dir: Path) -> list[dict[str, Any]]:
                 f"{record.name}-{kind}",
                 f"{record.title}. {record.alt}",
             )
-        groups.setdefault(record.topic, []).append({"record": record, **views})
-    return [
-        {
-            "key": key,
-            "title": _TITLES.get(key, key),
-            "figures": items,
-            "empty": all(item["record"].empty for item in items),
+        data = (figures_dir / record.files["csv"]).read_text(encoding="utf-8")
+        view = {
+            "record": record,
+            "title": _(record.title),
+            "caption": record.caption,
+            "data": f"data:text/csv;charset=utf-8,{quote(data)}",
+            **views,
         }
-        for key, items in groups.items()
+        groups.setdefault(record.topic, []).append(view)
+    keys = [
+        *(key for key in _TITLES if key in groups),
+        *(key for key in groups if key not in _TITLES),
     ]
+    return {
+        key: {
+            "key": key,
+            "title": _(_TITLES[key]) if key in _TITLES else key.capitalize(),
+            "figures": groups[key],
+            "empty": all(item["record"].empty for item in groups[key]),
+        }
+        for key in keys
+    }
 
 
 def inline_svg(text: str, prefix: str, label: str) -> Markup:
-    """An SVG file as an element of an HTML page: unique ids, the page's colours, a text label."""
+    """An SVG file as an element of an HTML page: unique ids, the page's colours, a text label.
+
+    Coordinates are cut to what can be seen, since half of a page are figures.
+    """
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.S)
     text = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', text)
@@ -68,5 +86,6 @@ def inline_svg(text: str, prefix: str, label: str) -> Markup:
     text = re.sub(r'(<svg[^>]*?) width="[^"]+" height="[^"]+"', r"\1", text, count=1)
     text = text.replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "", 1)
     attributes = Markup('<svg role="img" aria-label="{}"').format(label)
+    text = re.sub(r"(\d\.\d\d)\d+", r"\1", text)  # a hundredth of a point cannot be seen
     text = re.sub(r"\n\s*", "\n", text)
     return Markup(str(attributes) + text[len("<svg") :])

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from .. import figures, traffic
 from ..figures import Results
+from ..language import _, listed, plural, sentence
 from .grid import Cell, Grid
-from .words import amount, json_object, listed
+from .words import json_object
 
 
 def emulation_summary(results: Results) -> list[str]:
@@ -22,41 +23,55 @@ def emulation_summary(results: Results) -> list[str]:
     # A result can be right although its requests could not be counted.
     right = by_outcome.get("right", []) + by_outcome.get("inexact", [])
     sets = {(point.kernel, point.params) for point in asked}
-    of = (
-        f" ({amount(len({p.kernel for p in asked}), 'rung')}, {amount(len(sets), 'parameter set')},"
-        f" {amount(len({p.size for p in asked}), 'size')})"
+    of = _(" ({rungs}, {sets}, {sizes})").format(
+        rungs=plural("{count} rung", "{count} rungs", len({p.kernel for p in asked})),
+        sets=plural("{count} parameter set", "{count} parameter sets", len(sets)),
+        sizes=plural("{count} size", "{count} sizes", len({p.size for p in asked})),
     )
+    points = plural("{count} point", "{count} points", len(asked))
     sentences = []
     if len(right) == len(asked):
+        start = _("Ran the {points}{of}") if len(asked) == 1 else _("Ran all {points}{of}")
         sentences.append(
-            f"Ran {'the' if len(asked) == 1 else 'all'} {amount(len(asked), 'point')}{of} on the"
-            " CPU: every result is right, and there is no finding: nothing out of bounds, no race,"
-            " no uninitialised read, no misaligned access, no divergent barrier."
+            _(
+                "{start} on the CPU: every result is right, and there is no"
+                " finding:"
+                " nothing out of bounds, no race, no uninitialised read, no misaligned access, no"
+                " divergent barrier."
+            ).format(start=start.format(points=points, of=of))
         )
     else:
-        sentences.append(f"{len(right)} of {amount(len(asked), 'point')}{of} are right on the CPU.")
-    for name, words in (
-        ("fault", "with a fault"),
-        ("inexact", "without exact counts"),
-        ("skipped", "that could not run"),
+        sentences.append(
+            _("{right} of {points}{of} are right on the CPU.").format(
+                right=len(right), points=points, of=of
+            )
+        )
+    for name, message in (
+        ("fault", _("{points} with a fault: {reasons}.")),
+        ("inexact", _("{points} without exact counts: {reasons}.")),
+        ("skipped", _("{points} that could not run: {reasons}.")),
     ):
         own = by_outcome.get(name, [])
         if own:
             reasons = sorted({str(point.detail or point.status) for point in own})
-            more = f" and {len(reasons) - 2} more" if len(reasons) > 2 else ""
-            sentences.append(
-                f"{amount(len(own), 'point')} {words}: {'; '.join(reasons[:2])}{more}."
-            )
+            text = _("; ").join(reasons[:2])
+            if len(reasons) > 2:
+                text += _(" and {number} more").format(number=len(reasons) - 2)
+            points = plural("{count} point", "{count} points", len(own))
+            sentences.append(message.format(points=points, reasons=text))
     whole = sum(_whole(results, point) for point in right)
     if right:
         sampled = len(right) - whole
-        text = f"{amount(whole, 'point')} ran whole with all checks"
+        text = _("{whole} ran whole with all checks").format(
+            whole=plural("{count} point", "{count} points", whole)
+        )
         if sampled:
-            text += (
-                f"; in {sampled} larger {'one' if sampled == 1 else 'ones'} a few blocks stand for"
-                " the grid, with the same checks"
+            text += plural(
+                "; in {count} larger one a few blocks stand for the grid, with the same checks",
+                "; in {count} larger ones a few blocks stand for the grid, with the same checks",
+                sampled,
             )
-        sentences.append(f"{text}.")
+        sentences.append(sentence(text))
     return sentences
 
 
@@ -66,7 +81,9 @@ def machine_code_summary(results: Results) -> list[str]:
     names = sorted({source.architecture for source in sources if source.kind == "compiled"})
     if not counted:
         return []
-    return [f"Counted the same points in the machine code for {listed(names)}."]
+    return [
+        _("Counted the same points in the machine code for {names}.").format(names=listed(names))
+    ]
 
 
 def _whole(results: Results, point: traffic.Point) -> bool:
@@ -87,9 +104,17 @@ def emulation_grid(results: Results, asked: Sequence[traffic.Point]) -> Grid | N
         right = [point for point in points if traffic.outcome(point) in ("right", "inexact")]
         run = [point for point in points if traffic.ran(point) or point in right]
         whole = sum(_whole(results, point) for point in run)
-        how = "not at all" if not run else "whole" if whole == len(run) else "sample of blocks"
+        how = (
+            _("not at all")
+            if not run
+            else _("whole")
+            if whole == len(run)
+            else _("sample of blocks")
+        )
         if 0 < whole < len(run):
-            how = f"{whole} whole, {len(run) - whole} as sample of blocks"
+            how = _("{whole} whole, {sampled} as sample of blocks").format(
+                whole=whole, sampled=len(run) - whole
+            )
         bad = sorted({str(p.status) for p in points if traffic.outcome(p) != "right"})
         faulty = any(traffic.outcome(point) == "fault" for point in points)
         rows.append(
@@ -99,19 +124,32 @@ def emulation_grid(results: Results, asked: Sequence[traffic.Point]) -> Grid | N
                 Cell(str(len(points)), len(points), True),
                 Cell(how),
                 Cell(
-                    "all" if len(right) == len(points) else f"{len(right)} of {len(points)}",
+                    _("all")
+                    if len(right) == len(points)
+                    else _("{right} of {points}").format(right=len(right), points=len(points)),
                     len(right) / len(points),
                     tone="good" if len(right) == len(points) else "bad" if faulty else "warn",
                 ),
-                Cell("none" if not bad else ", ".join(bad), tone="bad" if faulty else ""),
+                Cell(_("none") if not bad else ", ".join(bad), tone="bad" if faulty else ""),
             ]
         )
-    heads = ["Rung", "M\u00d7N\u00d7K", "Parameter sets", "Ran", "Right", "Other statuses"]
-    text = (
-        "Every kernel's own source, run on the CPU and checked: result against the FP64 product,"
-        " bounds, races, uninitialised reads, alignment, barriers."
+    heads = [
+        _("Rung"),
+        "M\u00d7N\u00d7K",
+        _("Parameter sets"),
+        _("Ran"),
+        _("Right"),
+        _("Other statuses"),
+    ]
+    text = _(
+        "Every kernel's own source, run on the CPU and checked: result against the FP64"
+        " product, bounds, races, uninitialised reads, alignment, barriers."
     )
-    return Grid(heads, rows, text, [False, False, True, False, False, False]) if rows else None
+    return (
+        Grid(heads, rows, text, [False, False, True, False, False, False], source="counters")
+        if rows
+        else None
+    )
 
 
 def emulation_problems(results: Results, asked: Sequence[traffic.Point]) -> Grid | None:
@@ -132,6 +170,6 @@ def emulation_problems(results: Results, asked: Sequence[traffic.Point]) -> Grid
         ]
         for (status, kernel, params, reason), points in sorted(groups.items())
     ]
-    heads = ["Status", "Rung", "Parameters", "Sizes", "Finding or reason"]
-    text = "What the emulator found or could not run; findings with file and line."
-    return Grid(heads, rows, text, [False] * 5) if rows else None
+    heads = [_("Status"), _("Rung"), _("Parameters"), _("Sizes"), _("Finding or reason")]
+    text = _("What the emulator found or could not run; findings with file and line.")
+    return Grid(heads, rows, text, [False] * 5, source="counters") if rows else None

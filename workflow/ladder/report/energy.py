@@ -6,7 +6,8 @@ import pandas as pd
 
 from .. import figures
 from ..figures import Results
-from .grid import Cell, Grid
+from ..language import _, sentence
+from .grid import Cell, Grid, row_key
 from .words import number, percent
 
 
@@ -24,7 +25,11 @@ def energy_grid(results: Results, ladder: pd.DataFrame) -> Grid | None:
         return None
     rows = [
         [
-            Cell(row["series"], note=figures.params_label(row["params"], among=[])),
+            Cell(
+                row["series"],
+                note=figures.params_label(row["params"], among=[]),
+                key=row_key("points", row),
+            ),
             Cell(number(row["energy_per_launch_j"]), row["energy_per_launch_j"], True),
             Cell(number(row["gflops_per_w"]), row["gflops_per_w"], True),
             Cell(
@@ -35,14 +40,17 @@ def energy_grid(results: Results, ladder: pd.DataFrame) -> Grid | None:
             Cell(number(row["tflops"]), row["tflops"], True),
             Cell(number(row["energy_span_s"], 2), row["energy_span_s"], True),
         ]
-        for _, row in table.iterrows()
+        for _index, row in table.iterrows()
     ]
     return Grid(
-        ["Rung", "J per product", "GFLOPS per W", "W", "TFLOPS", "Watched, s"],
+        [_("Rung"), _("J per product"), _("GFLOPS per W"), "W", "TFLOPS", _("Watched, s")],
         rows,
-        f"Energy at M = N = K = {int(table['n'].iloc[0])}, by NVML's counter for the whole card:"
-        " power while the point ran, times its median time.",
+        _(
+            "Energy at M = N = K = {n}, by NVML's counter for the whole card: power while the"
+            " point ran, times its median time."
+        ).format(n=int(table["n"].iloc[0])),
         [False, True, True, True, True, True],
+        source="points",
     )
 
 
@@ -50,8 +58,10 @@ def energy_note(results: Results, ladder: pd.DataFrame) -> str:
     table = _with_energy(results, ladder)
     if table.empty:
         return (
-            "No point of the ladder has energy: the GPU has no energy counter, the points were"
-            " watched too briefly, or they were measured before it was read."
+            _(
+                "No point of the ladder has energy: the GPU has no energy counter, the points were"
+                " watched too briefly, or they were measured before it was read."
+            )
             if len(ladder)
             else ""
         )
@@ -59,9 +69,11 @@ def energy_note(results: Results, ladder: pd.DataFrame) -> str:
     if rungs.empty:
         return ""
     top = rungs.sort_values("gflops_per_w").iloc[-1]
-    text = f"{top['series']} does most for a watt: {number(top['gflops_per_w'])} GFLOPS"
+    text = _("{series} does most for a watt: {value} GFLOPS").format(
+        series=top["series"], value=number(top["gflops_per_w"])
+    )
     reference = table[table["kind"] == "reference"]
     if len(reference):
         ratio = top["gflops_per_w"] / reference["gflops_per_w"].iloc[0]
-        text += f", {percent(ratio)} of cuBLAS FP32"
-    return f"{text}."
+        text += _(", {ratio} of cuBLAS FP32").format(ratio=percent(ratio))
+    return sentence(text)

@@ -2,23 +2,55 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pandas as pd
 
 from .. import figures, traffic
 from ..figures import Results
+from ..language import _, sentence
 from .grid import as_word
 from .lesson import fastest_words
+from .steps import largest_step, limit_of_fastest
 from .words import between, json_object, number, percent, times
 
 _ARTICLE_SHAPE = (16, 16)
 """The block shape of the naive kernel that the sweep is compared with."""
+_LEARNED = 3
 _STEPS_IN_WORDS = 4
 """Up to this many steps of the ladder each get a sentence."""
 
 
+class Finding(NamedTuple):
+    """A sentence, and the row of a table that it rests on."""
+
+    text: str
+    key: str = ""
+
+
+def learned(results: Results, ladder: pd.DataFrame, steps: pd.DataFrame) -> list[Finding]:
+    """The three sentences that say most: what made the ladder steep, what is left, what misleads.
+
+    Where a table is missing, the next in the list stand in.
+    """
+    found: list[Finding] = []
+    for told in (largest_step(steps), limit_of_fastest(steps)):
+        if told is not None:
+            found.append(Finding(*told))
+    for sentences in (
+        _sectors_and_time(results),
+        _naive_shapes(results),
+        _odd_sizes(results),
+        _tf32(results),
+        _summit(results, ladder),
+    ):
+        found += [Finding(text) for text in sentences]
+    return found[:_LEARNED]
+
+
 def findings(results: Results, ladder: pd.DataFrame) -> list[str]:
     """What the tables say in words; each sentence holds only where its rows exist."""
-    sentences = [
+    return [
         *_summit(results, ladder),
         *_steps(ladder),
         *_naive_shapes(results),
@@ -26,7 +58,6 @@ def findings(results: Results, ladder: pd.DataFrame) -> list[str]:
         *_odd_sizes(results),
         *_tf32(results),
     ]
-    return sentences
 
 
 def _summit(results: Results, ladder: pd.DataFrame) -> list[str]:
@@ -34,15 +65,16 @@ def _summit(results: Results, ladder: pd.DataFrame) -> list[str]:
     if rungs.empty:
         return []
     top = rungs.sort_values("tflops").iloc[-1]
-    text = (
-        f"The fastest rung at N = {int(top['n'])} is {top['series']} with"
-        f" {number(top['tflops'])} TFLOPS"
+    text = _("The fastest rung at N = {n} is {series} with {tflops} TFLOPS").format(
+        n=int(top["n"]), series=top["series"], tflops=number(top["tflops"])
     )
     if pd.notna(top["vs_reference"]):
-        text += f", {percent(top['vs_reference'])} of cuBLAS FP32"
+        text += _(", {reference} of cuBLAS FP32").format(reference=percent(top["vs_reference"]))
     if pd.notna(top["pct_peak_max_clock"]):
-        text += f" and {number(top['pct_peak_max_clock'], 3, '%')} of the FP32 peak"
-    return [f"{text}."]
+        text += _(" and {peak} of the FP32 peak").format(
+            peak=number(top["pct_peak_max_clock"], 3, "%")
+        )
+    return [sentence(text)]
 
 
 def _steps(ladder: pd.DataFrame) -> list[str]:
@@ -50,35 +82,39 @@ def _steps(ladder: pd.DataFrame) -> list[str]:
     sentences: list[str] = []
     gains = []
     rungs = ladder[ladder["kind"] == "rung"]
-    for (_, before), (_, row) in zip(
+    for (_before, before), (_row, row) in zip(
         list(rungs.iterrows())[:-1], list(rungs.iterrows())[1:], strict=True
     ):
         ratio, word = row["vs_previous"], as_word(row["verdict_previous"])
         interval = between(row["vs_previous_low"], row["vs_previous_high"], digits=4)
-        behind = f" (95 % interval {interval})" if interval else ""
-        start = f"{row['series']} is"
         if word == "same":
-            text = f"{start} as fast as {before['series']}: {times(ratio)}{behind}"
+            message = _("{rung} is as fast as {previous}: {ratio}{behind}.")
         elif word == "ambiguous":
-            text = (
-                f"{start} not clearly faster or slower than {before['series']}:"
-                f" {times(ratio)}{behind}"
-            )
+            message = _("{rung} is not clearly faster or slower than {previous}: {ratio}{behind}.")
         elif ratio < 1:
-            text = f"{start} slower than the one before, {before['series']}: {times(ratio)}{behind}"
+            message = _("{rung} is slower than the one before, {previous}: {ratio}{behind}.")
         else:
             gains.append((float(ratio), len(sentences)))
-            text = f"{start} {times(ratio)} as fast as {before['series']}{behind}"
-        sentences.append(f"{text}.")
+            message = _("{rung} is {ratio} as fast as {previous}{behind}.")
+        sentences.append(
+            message.format(
+                rung=row["series"],
+                previous=before["series"],
+                ratio=times(ratio),
+                behind=behind(interval),
+            )
+        )
     if len(sentences) <= _STEPS_IN_WORDS:
         return sentences
-    smaller = {index for _, index in sorted(gains)[:-1]}
+    smaller = {index for _ratio, index in sorted(gains)[:-1]}
     kept = [text for index, text in enumerate(sentences) if index not in smaller]
     return (
         [
             *kept,
-            f"The other {len(smaller)} rungs are each faster than the one before; the table"
-            " has the ratios.",
+            _(
+                "The other {smaller} rungs are each faster than the one before; the table has the"
+                " ratios."
+            ).format(smaller=len(smaller)),
         ]
         if smaller
         else kept
@@ -104,18 +140,27 @@ def _naive_shapes(results: Results) -> list[str]:
     base = at_size[square.loc[at_size.index]].iloc[0]
     if top["params"] == base["params"]:
         return [
-            f"At N = {size} the naive kernel's fastest block shape is 16\u00d716 itself,"
-            f" {number(top['tflops'])} TFLOPS."
+            _(
+                "At N = {size} the naive kernel's fastest block shape is 16\u00d716 itself,"
+                " {tflops}"
+                " TFLOPS."
+            ).format(size=size, tflops=number(top["tflops"]))
         ]
     interval = figures.speed_up(results, base, top)
-    behind = (
-        f" (95 % interval {between(interval.low, interval.high, digits=4)})" if interval else ""
-    )
+    span = between(interval.low, interval.high, digits=4) if interval else ""
     ratio = base["time_median_ns"] / top["time_median_ns"]
     return [
-        f"The naive kernel's fastest block shape at N = {size} is"
-        f" {figures.params_label(top['params'])}: {number(top['tflops'])} TFLOPS,"
-        f" {times(ratio)} the {number(base['tflops'])} TFLOPS of 16\u00d716{behind}."
+        _(
+            "The naive kernel's fastest block shape at N = {size} is {params}: {tflops} TFLOPS,"
+            " {ratio} the {square} TFLOPS of 16\u00d716{behind}."
+        ).format(
+            size=size,
+            params=figures.params_label(top["params"]),
+            tflops=number(top["tflops"]),
+            ratio=times(ratio),
+            square=number(base["tflops"]),
+            behind=behind(span),
+        )
     ]
 
 
@@ -127,8 +172,10 @@ def _sectors_and_time(results: Results) -> list[str]:
         lesson = traffic.lesson(name, points, tflops)
         if size is not None and lesson is not None and lesson.fastest is not None:
             words = fastest_words(lesson, tflops)
-            where = f"{results.title(name)} at N = {figures.shape_label(*size)}"
-            return [f"{where}: {words[0].lower()}{words[1:]}"]
+            where = _("{name} at N = {size}").format(
+                name=results.title(name), size=figures.shape_label(*size)
+            )
+            return [_("{where}: {words}").format(where=where, words=words[0].lower() + words[1:])]
     return []
 
 
@@ -150,11 +197,24 @@ def _odd_sizes(results: Results) -> list[str]:
     if odd.empty:
         return []
     change = odd["tflops"].iloc[0] / kernel["tflops"] - 1
-    direction = "less" if change < 0 else "more"
+    message = (
+        _(
+            "At N = {odd} instead of {size}, where tiles stay partly empty, {rung} has {change}"
+            " less throughput."
+        )
+        if change < 0
+        else _(
+            "At N = {odd} instead of {size}, where tiles stay partly empty, {rung} has {change}"
+            " more throughput."
+        )
+    )
     return [
-        f"At N = {size - 1} instead of {size}, where tiles stay partly empty,"
-        f" {results.title(kernel['kernel'])} has {percent(abs(change), 2)} {direction}"
-        f" throughput."
+        message.format(
+            odd=size - 1,
+            size=size,
+            rung=results.title(kernel["kernel"]),
+            change=percent(abs(change), 2),
+        )
     ]
 
 
@@ -164,13 +224,17 @@ def _tf32(results: Results) -> list[str]:
         return []
     top = rows.sort_values("tflops").iloc[-1]
     error = rows["eta_rms"].max()
-    text = (
-        f"{results.title(top['kernel'])} reaches {number(top['tflops'])} TFLOPS but is not FP32"
-        f" accurate"
+    text = _("{kernel} reaches {tflops} TFLOPS but is not FP32 accurate").format(
+        kernel=results.title(top["kernel"]), tflops=number(top["tflops"])
     )
     if pd.notna(error):
-        text += (
-            f": its rms error is up to {number(error, 2)} in units of 2\u207b\u00b2\u2074"
-            f"|A||B|, where FP32 stays below 1"
-        )
-    return [f"{text}. It is shown apart and never ranked with the FP32 kernels."]
+        text += _(
+            ": its rms error is up to {error} in units of 2\u207b\u00b2\u2074|A||B|,"
+            " where FP32 stays below 1"
+        ).format(error=number(error, 2))
+    return [sentence(text) + _(" It is shown apart and never ranked with the FP32 kernels.")]
+
+
+def behind(interval: str) -> str:
+    """An interval as it follows its value in a sentence; nothing where there is none."""
+    return _(" (95 % interval {interval})").format(interval=interval) if interval else ""

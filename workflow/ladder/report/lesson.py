@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from .. import figures, traffic
 from ..figures import Results
-from .words import amount, integer, listed, number, plain_number
+from ..language import _, listed, plural, sentence
+from .words import integer, number, plain_number
 
 _MOST_SENTENCES = 4
 
@@ -39,47 +40,84 @@ def _lesson_words(
 ) -> list[str]:
     def useful(point: traffic.Point) -> str:
         value = traffic.useful_bytes(point.counts)
-        return "unknown" if value is None else plain_number(value)
+        return _("unknown") if value is None else plain_number(value)
 
     def share(point: traffic.Point) -> str:
         value = traffic.useful_bytes(point.counts) or 0.0
         return f"{plain_number(100 * value / traffic.SECTOR_BYTES)} %"
 
     few, full = lesson.fewest[0], lesson.fullest[0] if lesson.fullest else None
-    noun = "block shape" if '"BLOCK_' in few.params else "parameter set"
+    count = len(lesson.points)
+    if '"BLOCK_' in few.params:
+        swept = plural("{count} block shape", "{count} block shapes", count)
+    else:
+        swept = plural("{count} parameter set", "{count} parameter sets", count)
     per_request = traffic.sectors_per_request(few.counts)
-    start = f"At N = {figures.shape_label(*size)}"
-    where = f"of the {amount(len(lesson.points), noun)} of {results.title(lesson.kernel)}"
+    start = _("At N = {size}").format(size=figures.shape_label(*size))
     everywhere = len(lesson.fewest) == len(lesson.points)
-    text = (
-        f"{start} the {amount(len(lesson.points), noun)} of {results.title(lesson.kernel)} all"
-        f" move {integer(traffic.sectors(few))} sectors"
-        if everywhere
-        else f"{start}, {where}, {set_names(lesson.fewest)} moves the fewest sectors:"
-        f" {integer(traffic.sectors(few))}"
+    if everywhere:
+        message = _("{start} the {swept} of {kernel} all move {sectors} sectors")
+    elif len(lesson.fewest) > 1:
+        message = _(
+            "{start}, of the {swept} of {kernel}, {sets} move the fewest sectors: {sectors}"
+        )
+    else:
+        message = _(
+            "{start}, of the {swept} of {kernel}, {sets} moves the fewest sectors: {sectors}"
+        )
+    text = message.format(
+        start=start,
+        swept=swept,
+        kernel=results.title(lesson.kernel),
+        sets=set_names(lesson.fewest),
+        sectors=integer(traffic.sectors(few)),
     )
-    if len(lesson.fewest) > 1 and not everywhere:
-        text = text.replace(" moves the", " move the", 1)
     if per_request is not None:
-        text += f", {plain_number(per_request)} per request"
+        text += _(", {per_request} per request").format(per_request=plain_number(per_request))
     if not everywhere and full is not None and len({useful(p) for p in lesson.fewest}) == 1:
-        text += f", with {useful(few)} of 32 bytes ({share(few)}) useful"
-    sentences = [f"{text}."]
+        text += _(", with {bytes} of 32 bytes ({share}) useful").format(
+            bytes=useful(few), share=share(few)
+        )
+    sentences = [sentence(text)]
     if full is not None and full not in lesson.fewest:
         more = traffic.sectors(full) / traffic.sectors(few) - 1
-        verb, moves = ("has", "moves") if len(lesson.fullest) == 1 else ("have", "move")
+        message = (
+            _(
+                "{sets} has the fullest sectors: {bytes} of 32 bytes ({share}) useful, but moves"
+                " {more} % more of them."
+            )
+            if len(lesson.fullest) == 1
+            else _(
+                "{sets} have the fullest sectors: {bytes} of 32 bytes ({share}) useful, but move"
+                " {more} % more of them."
+            )
+        )
         sentences.append(
-            f"{set_names(lesson.fullest)} {verb} the fullest sectors: {useful(full)} of 32 bytes"
-            f" ({share(full)}) useful, but {moves} {plain_number(100 * more)} % more of them."
+            message.format(
+                sets=set_names(lesson.fullest),
+                bytes=useful(full),
+                share=share(full),
+                more=plain_number(100 * more),
+            )
         )
     elif full is not None and not everywhere:
-        sentences.append(f"Its sectors are the fullest, too: {useful(full)} of 32 bytes useful.")
+        sentences.append(
+            _("Its sectors are the fullest, too: {full} of 32 bytes useful.").format(
+                full=useful(full)
+            )
+        )
     if lesson.alike:
         worse, better = lesson.alike
         sentences.append(
-            f"The number of sectors alone does not tell sets apart: {set_names([worse])} and"
-            f" {set_names([better])} move equally many, with {useful(worse)} and {useful(better)}"
-            " useful bytes in each."
+            _(
+                "The number of sectors alone does not tell sets apart: {worse} and {better} move"
+                " equally many, with {few} and {many} useful bytes in each."
+            ).format(
+                worse=set_names([worse]),
+                better=set_names([better]),
+                few=useful(worse),
+                many=useful(better),
+            )
         )
     sentences.append(fastest_words(lesson, tflops))
     return sentences
@@ -88,21 +126,31 @@ def _lesson_words(
 def fastest_words(lesson: traffic.Lesson, tflops: Mapping[traffic.Key, float]) -> str:
     top = lesson.fastest
     if top is None:
-        return (
+        return _(
             "Which of them is fastest, counts do not say, and this result set does not have a"
             " time of each at this size."
         )
-    speed = f"{set_names([top])} with {number(tflops[top.key])} TFLOPS"
+    speed = _("{set} with {tflops} TFLOPS").format(
+        set=set_names([top]), tflops=number(tflops[top.key])
+    )
     if lesson.fewest_is_fastest:
-        return f"The fastest, {speed}, is among those that move the fewest sectors."
+        return _("The fastest, {speed}, is among those that move the fewest sectors.").format(
+            speed=speed
+        )
     few = max(lesson.fewest, key=lambda point: tflops[point.key])
     more = traffic.sectors(top) / traffic.sectors(few) - 1
-    text = (
-        f"Fewest sectors is not fastest: the fastest is {speed}, against"
-        f" {number(tflops[few.key])} of {set_names([few])}, although it moves"
-        f" {plain_number(100 * more)} % more sectors"
+    text = _(
+        "Fewest sectors is not fastest: the fastest is {speed}, against {tflops} of {few},"
+        " although it moves {more} % more sectors"
+    ).format(
+        speed=speed,
+        tflops=number(tflops[few.key]),
+        few=set_names([few]),
+        more=plain_number(100 * more),
     )
-    return f"{text}; its sectors are the fullest." if top in lesson.fullest else f"{text}."
+    if top in lesson.fullest:
+        text += _("; its sectors are the fullest")
+    return sentence(text)
 
 
 def _fetches(
@@ -122,29 +170,47 @@ def _fetches(
         ratio = traffic.sectors(before) / traffic.sectors(after)
         if math.isclose(ratio, 1.0, rel_tol=0.01):
             continue
-        factor = f"{plain_number(ratio if ratio > 1 else 1 / ratio)} times"
-        text = (
-            f"{results.title(after.kernel)} ({set_names([after])}) moves"
-            f" {integer(traffic.sectors(after))} sectors, {factor}"
-            f" {'fewer' if ratio > 1 else 'more'} than {results.title(before.kernel)}"
-            f" ({set_names([before])})"
+        message = (
+            _(
+                "{kernel} ({set}) moves {sectors} sectors, {factor} times fewer than {other}"
+                " ({before})"
+            )
+            if ratio > 1
+            else _(
+                "{kernel} ({set}) moves {sectors} sectors, {factor} times more than {other}"
+                " ({before})"
+            )
+        )
+        text = message.format(
+            kernel=results.title(after.kernel),
+            set=set_names([after]),
+            sectors=integer(traffic.sectors(after)),
+            factor=plain_number(ratio if ratio > 1 else 1 / ratio),
+            other=results.title(before.kernel),
+            before=set_names([before]),
         )
         names = ("redundancy_a", "redundancy_b")
         now, then = ([p.counts.get(name) for name in names] for p in (after, before))
         if None not in (*now, *then) and now != then:
-            text += f": it fetches {_redundancy(now, then)} times"
-        sentences.append(f"{text}.")
+            text += _(": it fetches {what} times").format(what=_redundancy(now, then))
+        sentences.append(sentence(text))
     return sentences[:_MOST_SENTENCES]
 
 
 def _redundancy(now: Sequence[float | None], then: Sequence[float | None]) -> str:
     (a, b), (a_then, b_then) = ([plain_number(v or 0.0) for v in pair] for pair in (now, then))
     if (a, a_then) == (b, b_then):
-        return f"each element of A and B {a} instead of {a_then}"
-    return f"each element of A {a} instead of {a_then} and of B {b} instead of {b_then}"
+        return _("each element of A and B {a} instead of {a_then}").format(a=a, a_then=a_then)
+    return _("each element of A {a} instead of {a_then} and of B {b} instead of {b_then}").format(
+        a=a, a_then=a_then, b=b, b_then=b_then
+    )
 
 
 def set_names(points: Sequence[traffic.Point], limit: int = 6) -> str:
     ordered = sorted(points, key=lambda point: figures.params_order(point.params))
-    names = [figures.params_label(point.params) or "its only set" for point in ordered]
-    return listed([*names[:limit], f"{len(names) - limit} more"] if len(names) > limit else names)
+    names = [figures.params_label(point.params) or _("its only set") for point in ordered]
+    return listed(
+        [*names[:limit], _("{number} more").format(number=len(names) - limit)]
+        if len(names) > limit
+        else names
+    )

@@ -7,11 +7,12 @@ from typing import Any
 
 from .. import compare_counters, figures, traffic
 from ..figures import Results
+from ..language import _, listed
 from .emulation import emulation_grid, emulation_problems, emulation_summary
 from .grid import Cell, Grid, sortable
 from .lesson import lesson_sentences
 from .sources import agreement_sentences, comparison_grid, comparison_notes, set_cell
-from .words import byte_words, listed, plain_number
+from .words import byte_words, plain_number
 
 
 def traffic_view(results: Results) -> dict[str, Any]:
@@ -26,7 +27,7 @@ def traffic_view(results: Results) -> dict[str, Any]:
         "checks": emulation_grid(results, asked),
         "problems": emulation_problems(results, asked),
         "agreement": agreement_sentences(results),
-        "verdicts": list(compare_counters.VERDICTS.items()),
+        "verdicts": [(_(word), _(meaning)) for word, meaning in compare_counters.VERDICTS.items()],
         "rungs": [_rung_view(results, name, size) for name in results.counted_rungs() if size],
     }
 
@@ -34,20 +35,20 @@ def traffic_view(results: Results) -> dict[str, Any]:
 def _traffic_intro(results: Results) -> str:
     leads = {point.lead.kind for point in results.counted if point.lead}
     if "emulator" in leads:
-        return (
+        return _(
             "Counted on a CPU, exact: the emulator ran the kernels' own source and counted what"
             " each warp asks of memory. No cache is modelled and no time follows from it."
         )
     if leads == {"hardware"}:
-        return (
-            "Counted by the GPU's own counters, which Nsight Compute read in launches of their own,"
-            " apart from the timed ones."
+        return _(
+            "Counted by the GPU's own counters, which Nsight Compute read in launches of their"
+            " own, apart from the timed ones."
         )
     if leads:
-        return "Counted, but not by the emulator, which did not run the kernels here."
+        return _("Counted, but not by the emulator, which did not run the kernels here.")
     if traffic.emulated(results.counted):
-        return "No kernel could be counted; the reasons are below."
-    return (
+        return _("No kernel could be counted; the reasons are below.")
+    return _(
         "Nothing was counted in this run: the emulator did not run (emulator.use), and no"
         " hardware counters were read."
     )
@@ -72,10 +73,14 @@ def _rung_view(results: Results, kernel: str, size: tuple[int, int, int]) -> dic
         shown = traffic.columns(quantities, points)
         if not shown:
             continue
-        left_out = [q.name for q in quantities if q.shown == "counted" and q not in shown]
-        caption = f"{title}: {name} memory {at}, {_counted_by(points)}."
+        left_out = [_(q.name) for q in quantities if q.shown == "counted" and q not in shown]
+        caption = (
+            _("{title}: global memory {at}, {counted}.")
+            if name == "global"
+            else _("{title}: shared memory {at}, {counted}.")
+        ).format(title=title, at=at, counted=_counted_by(points))
         if name == "shared" and left_out:
-            caption += f" None counted: {listed(left_out)}."
+            caption += _(" None counted: {left_out}.").format(left_out=listed(left_out))
         tables.append((name, _traffic_grid(points, shown, caption)))
     uses_shared = any(name == "shared" for name, _ in tables)
     compared = traffic.at_size(own, widest := compare_counters.widest_size(own))
@@ -88,7 +93,7 @@ def _rung_view(results: Results, kernel: str, size: tuple[int, int, int]) -> dic
         "id": f"traffic-{kernel}",
         "title": title,
         "tables": tables,
-        "note": "" if uses_shared or not tables else "It uses no shared memory.",
+        "note": "" if uses_shared or not tables else _("It uses no shared memory."),
         "comparison": comparison_grid(results, [first] if first else [], title, there),
         "notes": comparison_notes(results, first) if first else [],
         "others": comparison_grid(results, others, title, there),
@@ -96,12 +101,12 @@ def _rung_view(results: Results, kernel: str, size: tuple[int, int, int]) -> dic
 
 
 def _at(size: tuple[int, int, int]) -> str:
-    return f"at M\u00d7N\u00d7K = {size[0]}\u00d7{size[1]}\u00d7{size[2]}"
+    return _("at M\u00d7N\u00d7K = {m}\u00d7{n}\u00d7{k}").format(m=size[0], n=size[1], k=size[2])
 
 
 def _counted_by(points: Sequence[traffic.Point]) -> str:
     kinds = dict.fromkeys(point.lead.kind for point in points if point.lead)
-    return "; ".join(figures.COUNTED_BY.get(kind, kind) for kind in kinds) or "not counted"
+    return _("; ").join(_(figures.COUNTED_BY.get(kind, kind)) for kind in kinds) or _("not counted")
 
 
 def _traffic_grid(
@@ -111,13 +116,18 @@ def _traffic_grid(
     rows = []
     for point in points:
         if point.lead is None:
-            why = Cell("\u2013", note=f"not counted: {point.status}", numeric=True)
-            rows.append([set_cell(point), why, *(Cell("\u2013", None, True) for _ in shown[1:])])
+            why = Cell(
+                "\u2013", note=_("not counted: {status}").format(status=point.status), numeric=True
+            )
+            rows.append(
+                [set_cell(point), why, *(Cell("\u2013", None, True) for _head in shown[1:])]
+            )
         else:
             cells = (_quantity_cell(point, quantity) for quantity in shown)
             rows.append([set_cell(point), *cells])
-    heads = ["Parameters", *(quantity.heading for quantity in shown)]
-    return Grid(heads, rows, caption, [False, *(True for _ in shown)], dense=True)
+    heads = [_("Parameters"), *(_(quantity.heading) for quantity in shown)]
+    numeric = [False, *(True for _head in shown)]
+    return Grid(heads, rows, caption, numeric, dense=True, source="counters")
 
 
 def _quantity_cell(point: traffic.Point, quantity: traffic.Quantity) -> Cell:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..figures import Results
+from ..language import _, plural
 from .summary import local_run
 from .words import (
-    amount,
     flags,
     joined,
     joined_unit,
@@ -39,38 +39,52 @@ def conditions(results: Results) -> list[tuple[str, str]]:
     drift = run.get("sentinel_max_drift_pct")
     repeats = run.get("drift_repeats")
     rows: list[tuple[str, str | None]] = [
-        ("SM clock", range_of(run, "sm_clock", "MHz", 4)),
-        ("SM clock after settling", with_unit(run.get("settled_sm_clock_mhz"), "MHz", 4)),
+        (_("SM clock"), range_of(run, "sm_clock", "MHz", 4)),
+        (_("SM clock after settling"), with_unit(run.get("settled_sm_clock_mhz"), "MHz", 4)),
         (
-            "Maximum clocks, SM and memory",
+            _("Maximum clocks, SM and memory"),
             joined_unit(run, ("gpu_max_sm_clock_mhz", "gpu_max_memory_clock_mhz"), "MHz"),
         ),
-        ("Power", power(run)),
-        ("Highest power", with_unit(run.get("power_max_w"), "W")),
-        ("Highest temperature", with_unit(run.get("temperature_max_c"), "\u00b0C")),
-        ("Throttle reasons, share of polls", shares or "none seen"),
+        (_("Power"), power(run)),
+        (_("Highest power"), with_unit(run.get("power_max_w"), "W")),
+        (_("Highest temperature"), with_unit(run.get("temperature_max_c"), "\u00b0C")),
+        (_("Throttle reasons, share of polls"), shares or _("none seen")),
         (
-            "Points with throttled samples",
-            f"{int((throttled > 0).sum())} of {len(throttled)}" if len(throttled) else None,
+            _("Points with throttled samples"),
+            _("{number} of {points}").format(
+                number=int((throttled > 0).sum()), points=len(throttled)
+            )
+            if len(throttled)
+            else None,
         ),
         (
-            "Sentinel drift, at most",
-            f"{number(drift, 2)} %, {amount(int(repeats or 0), 'repeat')}"
+            _("Sentinel drift, at most"),
+            joined(
+                f"{number(drift, 2)} %",
+                plural("{count} repeat", "{count} repeats", int(repeats or 0)),
+            )
             if drift is not None
             else None,
         ),
         (
-            "GPU busy with measured launches",
-            f"{percent(busy / wall)} of {number(wall, 3)} s" if wall and busy is not None else None,
+            _("GPU busy with measured launches"),
+            _("{share} of {wall} s").format(share=percent(busy / wall), wall=number(wall, 3))
+            if wall and busy is not None
+            else None,
         ),
-        ("GPU utilisation, mean", with_unit(run.get("gpu_utilization_mean_pct"), "%")),
-        ("Worker restarts", plain(run.get("worker_restarts"))),
+        (_("GPU utilisation, mean"), with_unit(run.get("gpu_utilization_mean_pct"), "%")),
+        (_("Worker restarts"), plain(run.get("worker_restarts"))),
         (
-            "Samples",
-            f"{int(samples.sum()):,} in {amount(len(samples), 'point')}" if len(samples) else None,
+            _("Samples"),
+            _("{samples} in {points}").format(
+                samples=f"{int(samples.sum()):,}",
+                points=plural("{count} point", "{count} points", len(samples)),
+            )
+            if len(samples)
+            else None,
         ),
         (
-            "Points planned, measured, from store",
+            _("Points planned, measured, from store"),
             joined(
                 *(
                     plain(run.get(name))
@@ -78,10 +92,16 @@ def conditions(results: Results) -> list[tuple[str, str]]:
                 )
             ),
         ),
-        ("Event floor, null kernel", joined_unit(run, ("event_floor_ns", "null_kernel_ns"), "ns")),
-        ("ECC, MIG, persistence mode", flags(run, ("gpu_ecc", "gpu_mig", "gpu_persistence_mode"))),
-        ("Shared with other processes", flags(run, ("gpu_shared",))),
-        ("Run ended", run.get("end_reason")),
+        (
+            _("Event floor, null kernel"),
+            joined_unit(run, ("event_floor_ns", "null_kernel_ns"), "ns"),
+        ),
+        (
+            _("ECC, MIG, persistence mode"),
+            flags(run, ("gpu_ecc", "gpu_mig", "gpu_persistence_mode")),
+        ),
+        (_("Shared with other processes"), flags(run, ("gpu_shared",))),
+        (_("Run ended"), run.get("end_reason")),
     ]
     return [(label, value) for label, value in rows if value is not None]
 
@@ -92,34 +112,37 @@ def provenance(results: Results) -> list[tuple[str, list[tuple[str, str]]]]:
     groups = []
     if shown is not None:
         same = local is not None and local["run_id"] == shown["run_id"]
-        head = "The run" if same or not results.replayed else "The run that is replayed"
+        head = _("The run") if same or not results.replayed else _("The run that is replayed")
         groups.append((head, _provenance_rows(shown)))
         if local is not None and not same and results.replayed:
-            groups.append(("This machine's run", _provenance_rows(local)))
+            groups.append((_("This machine's run"), _provenance_rows(local)))
     return groups
 
 
 def _provenance_rows(run: Mapping[str, Any]) -> list[tuple[str, str]]:
     commit = run.get("git_commit")
     if commit and run.get("git_dirty"):
-        commit = f"{commit} with uncommitted changes"
+        commit = _("{commit} with uncommitted changes").format(commit=commit)
     packages = json_object(run.get("packages"))
     environment = json_object(run.get("environment"))
     rows = [
-        ("Run", run.get("run_id")),
-        ("Started", moment(run.get("started_at"))),
-        ("Finished", moment(run.get("finished_at"))),
+        (_("Run"), run.get("run_id")),
+        (_("Started"), moment(run.get("started_at"))),
+        (_("Finished"), moment(run.get("finished_at"))),
         ("gemm-ladder", run.get("ladder_version")),
-        ("Commit", commit),
-        ("Configuration digest", run.get("config_digest")),
-        ("Command", run.get("argv")),
-        ("Seed", plain(run.get("seed"))),
-        ("Host", joined(run.get("host_os"), run.get("host_cpu"))),
+        (_("Commit"), commit),
+        (_("Configuration digest"), run.get("config_digest")),
+        (_("Command"), run.get("argv")),
+        (_("Seed"), plain(run.get("seed"))),
+        (_("Host"), joined(run.get("host_os"), run.get("host_cpu"))),
         ("Python", run.get("python_version")),
         ("GPU UUID", run.get("gpu_uuid")),
-        ("Packages", ", ".join(f"{name} {version}" for name, version in sorted(packages.items()))),
         (
-            "Environment",
+            _("Packages"),
+            ", ".join(f"{name} {version}" for name, version in sorted(packages.items())),
+        ),
+        (
+            _("Environment"),
             ", ".join(f"{name}={value}" for name, value in sorted(environment.items())),
         ),
     ]

@@ -10,9 +10,10 @@ import pandas as pd
 
 from .. import figures, traffic
 from ..figures import Results
+from ..language import _, listed, plural
 from ..status import EXPLANATIONS, RANKED, Status
-from .grid import Cell, Grid, as_word, sortable
-from .words import amount, integer, listed, number
+from .grid import Cell, Grid, as_word, row_key, sortable
+from .words import integer, number
 
 
 def builds_grid(results: Results) -> Grid | None:
@@ -24,13 +25,13 @@ def builds_grid(results: Results) -> Grid | None:
     ordered = builds.assign(
         _at=builds["kernel"].map(position), _set=builds["params"].map(figures.params_order)
     ).sort_values(["architecture", "_at", "kernel", "_set"], kind="stable")
-    for _, row in ordered.iterrows():
+    for _index, row in ordered.iterrows():
         spills = np.nansum([row["spill_store_bytes"], row["spill_load_bytes"]])
         smem = np.nansum([row["static_shared_memory_bytes"], row["dynamic_shared_memory_bytes"]])
         known = pd.notna(row["registers_per_thread"])
         rows.append(
             [
-                Cell(results.title(row["kernel"])),
+                Cell(results.title(row["kernel"]), key=row_key("builds", row)),
                 Cell(figures.params_label(row["params"]) or "\u2013"),
                 Cell(str(row["architecture"])),
                 _status_cell(row["status"], row["detail"]),
@@ -51,27 +52,29 @@ def builds_grid(results: Results) -> Grid | None:
                     sortable(row["theoretical_occupancy_pct"]),
                     True,
                 ),
-                Cell(as_word(row["occupancy_limit"]) or "\u2013"),
+                Cell(_(as_word(row["occupancy_limit"])) or "\u2013"),
             ]
         )
     heads = [
-        "Kernel",
-        "Parameters",
-        "Architecture",
-        "Status",
-        "Registers",
-        "Spills, bytes",
-        "Shared memory, bytes",
-        "Occupancy",
-        "limited by",
+        _("Kernel"),
+        _("Parameters"),
+        _("Architecture"),
+        _("Status"),
+        _("Registers"),
+        _("Spills, bytes"),
+        _("Shared memory, bytes"),
+        _("Occupancy"),
+        _("limited by"),
     ]
     return Grid(
         heads,
         rows,
-        "What the compiler made of each kernel: registers per thread, bytes"
-        " spilled to local memory, shared memory per block, theoretical occupancy and what"
-        " limits it.",
+        _(
+            "What the compiler made of each kernel: registers per thread, bytes spilled to"
+            " local memory, shared memory per block, theoretical occupancy and what limits it."
+        ),
         [False] * 4 + [True] * 4 + [False],
+        source="builds",
     )
 
 
@@ -80,11 +83,14 @@ def builds_note(results: Results) -> str:
         results.builds[["spill_store_bytes", "spill_load_bytes"]].fillna(0).sum(axis=1) > 0
     ]
     if results.builds.empty:
-        return "Nothing was compiled."
+        return _("Nothing was compiled.")
     return (
-        f"{amount(len(spilled), 'build')} of {len(results.builds)} spill registers to local memory."
+        _("{builds} of {all} spill registers to local memory.").format(
+            builds=plural("{count} build", "{count} builds", len(spilled)),
+            all=len(results.builds),
+        )
         if len(spilled)
-        else "No build spills registers."
+        else _("No build spills registers.")
     )
 
 
@@ -117,41 +123,49 @@ def checks_grid(results: Results) -> Grid | None:
                     number(worst),
                     sortable(worst),
                     True,
-                    note="TF32, not held to it" if approximate and over else "",
+                    note=_("TF32, not held to it") if approximate and over else "",
                     tone="" if approximate else "bad" if over else "",
                 )
             )
         cells += [_share_cell(own[column]) for column in checks[1:]]
         rows.append(cells)
     heads = [
-        "Kernel",
-        "Points",
-        "Exact on small integers",
-        "\u03b7 max (\u2264 16)",
-        "\u03b7 rms (\u2264 1)",
-        "Guards intact",
-        "Inputs intact",
-        "Same bits again",
-        "Right after timing",
+        _("Kernel"),
+        _("Points"),
+        _("Exact on small integers"),
+        _("\u03b7 max (\u2264 16)"),
+        _("\u03b7 rms (\u2264 1)"),
+        _("Guards intact"),
+        _("Inputs intact"),
+        _("Same bits again"),
+        _("Right after timing"),
     ]
     return Grid(
         heads,
         rows,
-        "Checks before and after timing: worst value or share of points that"
-        " passed. \u03b7 = |C \u2212 R| / (2\u207b\u00b2\u2074 |A||B|) with R the FP64"
-        " product.",
+        _(
+            "Checks before and after timing: worst value or share of points that passed. \u03b7"
+            " = |C"
+            " \u2212 R| / (2\u207b\u00b2\u2074 |A||B|) with R the FP64 product."
+        ),
         [False, True, True, True, True, True, True, True, True],
+        source="points",
     )
 
 
 def _share_cell(values: pd.Series) -> Cell:
     known = values.dropna().astype(bool)
     if known.empty:
-        return Cell("not checked", None, True)
+        return Cell(_("not checked"), None, True)
     passed = int(known.sum())
     if passed == len(known):
-        return Cell("all", 1.0, True, tone="good")
-    return Cell(f"{passed} of {len(known)}", passed / len(known), True, tone="bad")
+        return Cell(_("all"), 1.0, True, tone="good")
+    return Cell(
+        _("{passed} of {known}").format(passed=passed, known=len(known)),
+        passed / len(known),
+        True,
+        tone="bad",
+    )
 
 
 def status_grid(results: Results) -> Grid | None:
@@ -169,17 +183,18 @@ def status_grid(results: Results) -> Grid | None:
                     Cell(str(points), points, True),
                     Cell(str(builds), builds, True),
                     *([Cell(str(on_cpu), on_cpu, True)] if emulated else []),
-                    Cell(EXPLANATIONS[status]),
+                    Cell(_(EXPLANATIONS[status])),
                 ]
             )
-    extra = ["Emulated"] if emulated else []
-    heads = ["Status", "Points", "Builds", *extra, "What it means"]
+    extra = [_("Emulated")] if emulated else []
+    heads = [_("Status"), _("Points"), _("Builds"), *extra, _("What it means")]
     return (
         Grid(
             heads,
             rows,
-            "Every point and build by outcome. Only ok and ok_noisy feed figures and rankings.",
-            [False, True, True, *(True for _ in extra), False],
+            _("Every point and build by outcome. Only ok and ok_noisy feed figures and rankings."),
+            [False, True, True, *(True for _head in extra), False],
+            source="points, builds, counters",
         )
         if rows
         else None
@@ -200,7 +215,9 @@ def failures_grid(results: Results, limit: int = 400) -> Grid | None:
             figures.shape_label(*key)
             for key in sorted(set(zip(group["m"], group["n"], group["k"], strict=True)))
         ]
-        shown = ", ".join(sizes[:8]) + (f" and {len(sizes) - 8} more" if len(sizes) > 8 else "")
+        shown = ", ".join(sizes[:8]) + (
+            _(" and {number} more").format(number=len(sizes) - 8) if len(sizes) > 8 else ""
+        )
         rows.append(
             [
                 Cell(str(status), tone="bad"),
@@ -211,40 +228,58 @@ def failures_grid(results: Results, limit: int = 400) -> Grid | None:
             ]
         )
     return Grid(
-        ["Status", "Kernel", "Parameters", "Sizes", "Reason"],
+        [_("Status"), _("Kernel"), _("Parameters"), _("Sizes"), _("Reason")],
         rows,
-        f"{amount(len(bad), 'point')} without a valid time, equal reasons together.",
+        _("{points} without a valid time, equal reasons together.").format(
+            points=plural("{count} point", "{count} points", len(bad))
+        ),
         [False] * 5,
+        source="points",
     )
 
 
-def not_measured(results: Results, views: Sequence[Mapping[str, Any]] = ()) -> list[str]:
+def not_measured(results: Results, views: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """What a reader might expect here and does not get, with the reason."""
     missing = []
     if results.ranked.empty:
-        missing.append("Times: there is no valid timing in this result set.")
+        missing.append(_("Times: there is no valid timing in this result set."))
     if results.replayed:
-        missing.append("Anything on this machine's own GPU; all times were replayed.")
+        missing.append(_("Anything on this machine's own GPU; all times were replayed."))
     absent = [
         results.title(name) for name in results.kernels if name not in set(results.ranked["kernel"])
     ]
     if absent and len(results.ranked):
-        missing.append(f"Without any valid time: {listed(absent)}.")
+        missing.append(_("Without any valid time: {absent}.").format(absent=listed(absent)))
     run = results.run or {}
     planned, measured = run.get("points_planned"), run.get("points_measured")
     stored = run.get("points_from_store") or 0
     if planned is not None and measured is not None and planned > measured + stored:
         missing.append(
-            f"{amount(int(planned - measured - stored), 'planned point')} of"
-            f" {int(planned)} have no result in the run shown."
+            _("{points} of {planned} have no result in the run shown.").format(
+                points=plural(
+                    "{count} planned point",
+                    "{count} planned points",
+                    int(planned - measured - stored),
+                ),
+                planned=int(planned),
+            )
         )
     if results.sheet is None and results.run is not None and results.run.get("gpu_name"):
-        missing.append(f"Datasheet lines: config/gpus.yaml has no row for {results.gpu_name}.")
+        missing.append(
+            _("Datasheet lines: config/gpus.yaml has no row for {gpu_name}.").format(
+                gpu_name=results.gpu_name
+            )
+        )
     missing += _unread_counters(results.counted)
-    empty = [item["record"].title for view in views if view["empty"] for item in view["figures"]]
+    empty = [
+        _(item["record"].title)
+        for view in views.values()
+        if view["empty"]
+        for item in view["figures"]
+    ]
     if empty:
-        missing.append(f"Figures that need times: {listed(empty)}.")
-    missing.append("DRAM bandwidth: the roofline's dashed roof is the datasheet's value.")
+        missing.append(_("Figures that need times: {empty}.").format(empty=listed(empty)))
+    missing.append(_("DRAM bandwidth: the roofline's dashed roof is the datasheet's value."))
     return missing
 
 
@@ -257,12 +292,16 @@ def _unread_counters(points: Sequence[traffic.Point]) -> list[str]:
                 reasons[reason] = reasons.get(reason, 0) + 1
     if reasons:
         return [
-            f"Hardware counters of {amount(number, 'point')}: {reason}."
+            _("Hardware counters of {points}: {reason}.").format(
+                points=plural("{count} point", "{count} points", number), reason=reason
+            )
             for reason, number in reasons.items()
         ]
     if any(source.kind == "hardware" for point in points for source in point.values):
         return []
     return [
-        "Hardware counters (sectors, requests, bank conflicts): they come from a separate profiling"
-        " run, which is not part of this report."
+        _(
+            "Hardware counters (sectors, requests, bank conflicts): they come from a separate"
+            " profiling run, which is not part of this report."
+        )
     ]

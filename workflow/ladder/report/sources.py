@@ -6,22 +6,24 @@ from collections.abc import Sequence
 
 from .. import compare_counters, figures, traffic
 from ..figures import Results
-from .grid import Cell, Grid
+from ..language import N_, _, each, plural
+from .grid import Cell, Grid, row_key
 from .lesson import set_names
-from .words import amount, integer, json_object, number, signed_percent
+from .words import integer, json_object, number, signed_percent
 
 _KINDS = {
-    "theory": "Theory",
-    "emulator": "Emulator",
-    "compiled": "As compiled",
-    "hardware": "Hardware",
+    "theory": N_("Theory"),
+    "emulator": N_("Emulator"),
+    "compiled": N_("As compiled"),
+    "hardware": N_("Hardware"),
 }
 _ROWS_SIDE_BY_SIDE = 200
 """Up to this many rows of a rung are shown with every source."""
 
 
 def set_cell(point: traffic.Point) -> Cell:
-    return Cell(figures.params_label(point.params) or "\u2013")
+    row = dict(zip(("kernel", "params", "m", "n", "k"), point.key, strict=True))
+    return Cell(figures.params_label(point.params) or "\u2013", key=row_key("counters", row))
 
 
 _VERDICT_TONES: dict[compare_counters.Verdict, str] = {
@@ -53,32 +55,36 @@ def comparison_grid(
     rows = []
     for row in found:
         cells = [set_cell(row.point)] if several else []
-        cells.append(Cell(row.quantity.name, note=row.quantity.metric))
+        cells.append(
+            Cell(_(row.quantity.name), note=row.quantity.metric, key=set_cell(row.point).key)
+        )
         cells += [_source_cell(row, kind, kind in silent) for kind in traffic.ORDER]
         apart = row.relative_difference
         cells.append(Cell("\u2013" if apart is None else signed_percent(1 + apart), apart, True))
         tone = _VERDICT_TONES[row.verdict]
-        rows.append([*cells, Cell(row.verdict, note=row.reason or "", tone=tone)])
-    heads = ["Counter", *(_comparison_head(kind, points) for kind in traffic.ORDER)]
-    named = set_names(points, 3) if points[0].params != "{}" else "its only set"
-    caption = (
-        f"{title}: theory, emulator, machine code and hardware {at},"
-        f" {named}. Relative difference:"
-        " the largest between two of them, to the one further left."
-    )
+        rows.append([*cells, Cell(_(row.verdict), note=each(row.reason or ""), tone=tone)])
+    heads = [_("Counter"), *(_comparison_head(kind, points) for kind in traffic.ORDER)]
+    named = set_names(points, 3) if points[0].params != "{}" else _("its only set")
+    caption = _(
+        "{title}: theory, emulator, machine code and hardware {at}, {named}. Relative"
+        " difference: the largest between two of them, to the one further left."
+    ).format(title=title, at=at, named=named)
     for kind, why in silent.items():
-        caption += f" {_KINDS[kind]}: {why}."
-    numeric = [False, *(True for _ in traffic.ORDER), True, False]
+        caption += _(" {kind}: {why}.").format(kind=_(_KINDS[kind]), why=_(why))
+    numeric = [False, *(True for _kind in traffic.ORDER), True, False]
     left_out = len(rows) - _ROWS_SIDE_BY_SIDE
     if left_out > 0:
         rows.sort(key=lambda cells: _TONE_ORDER[cells[-1].tone])
-        caption += f" {amount(left_out, 'row')} of those that agree left out."
+        caption += _(" {left_out} of those that agree left out.").format(
+            left_out=plural("{count} row", "{count} rows", left_out)
+        )
     return Grid(
-        [*(["Parameters"] if several else []), *heads, "Relative difference", "Verdict"],
+        [*([_("Parameters")] if several else []), *heads, _("Relative difference"), _("Verdict")],
         rows[:_ROWS_SIDE_BY_SIDE],
         caption,
         [*([False] if several else []), *numeric],
         dense=True,
+        source="counters",
     )
 
 
@@ -88,7 +94,8 @@ _TONE_ORDER = {"bad": 0, "warn": 1, "good": 2, "": 3}
 def _comparison_head(kind: str, points: Sequence[traffic.Point]) -> str:
     chosen = [compare_counters.sources(point).get(kind) for point in points]
     names = sorted({source.architecture for source in chosen if source and source.architecture})
-    return f"{_KINDS[kind]} ({', '.join(names)})" if names else _KINDS[kind]
+    kind = _(_KINDS[kind])
+    return f"{kind} ({', '.join(names)})" if names else kind
 
 
 def _silent_kinds(rows: Sequence[compare_counters.Row]) -> dict[str, str]:
@@ -111,9 +118,9 @@ def _source_cell(row: compare_counters.Row, kind: str, silent: bool) -> Cell:
     if value is None and kind == "hardware" and kind in row.missing:
         why = row.missing[kind]
         noted = silent or why == compare_counters.NOT_MEASURED
-        return Cell(compare_counters.NOT_MEASURED, None, True, "" if noted else why)
+        return Cell(_(compare_counters.NOT_MEASURED), None, True, "" if noted else _(why))
     if value is None:
-        return Cell("\u2013", None, True, "" if silent else row.missing.get(kind, ""))
+        return Cell("\u2013", None, True, "" if silent else _(row.missing.get(kind, "")))
     whole = row.quantity.unit not in ("sector/request", "byte/sector", "flop/byte", "1")
     text = f"{value:,.0f}" if whole else number(value, 4)
     return Cell((_BOUNDS[row.quantity.bound] if kind == "theory" else "") + text, value, True)
@@ -130,18 +137,29 @@ def agreement_sentences(results: Results) -> list[str]:
     if not found.compared:
         return []
     sentences = [
-        f"Machine code and hardware counters agree as integers in {found.equal} of"
-        f" {amount(found.compared, 'count')} that both have, over all rungs, parameter sets and"
-        " sizes."
+        _(
+            "Machine code and hardware counters agree as integers in {equal} of {compared} that"
+            " both have, over all rungs, parameter sets and sizes."
+        ).format(
+            equal=found.equal, compared=plural("{count} count", "{count} counts", found.compared)
+        )
     ]
     groups: dict[tuple[str, str, str], list[compare_counters.Row]] = {}
     for row in found.exceptions:
-        key = (row.point.kernel, row.quantity.name, row.reason or "no known reason")
+        key = (row.point.kernel, row.quantity.name, row.reason or _("no known reason"))
         groups.setdefault(key, []).append(row)
     for (kernel, name, why), rows in groups.items():
         sentences.append(
-            f"{results.title(kernel)}, {name}: different in {amount(len(rows), 'point')},"
-            f" {integer(rows[0].values['compiled'])} in machine code and"
-            f" {integer(rows[0].values['hardware'])} on the GPU in the first; {why}."
+            _(
+                "{kernel}, {name}: different in {rows}, {compiled} in machine code and {hardware}"
+                " on the GPU in the first; {why}."
+            ).format(
+                kernel=results.title(kernel),
+                name=_(name),
+                rows=plural("{count} point", "{count} points", len(rows)),
+                compiled=integer(rows[0].values["compiled"]),
+                hardware=integer(rows[0].values["hardware"]),
+                why=each(why),
+            )
         )
     return sentences

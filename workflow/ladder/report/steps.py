@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
 
 from .. import figures, model
 from ..figures import Results
-from .grid import Cell, Grid, sortable
+from ..language import N_, _, each, listed, plural, sentence
+from .grid import Cell, Grid, row_key, sortable
 from .words import (
-    amount,
     between,
     day,
     json_object,
-    listed,
     minus,
     number,
     percent,
@@ -29,21 +29,24 @@ _MODEL_PCT = 100 * model.TOLERANCE
 _LEAST_SHARE = 0.05
 """A resource with a smaller part in a step is not named."""
 _COUNTERS_OF: Mapping[model.Resource, tuple[tuple[str, str], ...]] = {
-    "instructions": (("instructions", "warp instructions"),),
-    "l1": (("wavefronts", "wavefronts of shared memory"), ("lines", "lines of global accesses")),
-    "l2": (("l2_bytes", "bytes of L2"),),
-    "dram": (("dram_bytes", "bytes of DRAM"),),
+    "instructions": (("instructions", N_("warp instructions")),),
+    "l1": (
+        ("wavefronts", N_("wavefronts of shared memory")),
+        ("lines", N_("lines of global accesses")),
+    ),
+    "l2": (("l2_bytes", N_("bytes of L2")),),
+    "dram": (("dram_bytes", N_("bytes of DRAM")),),
 }
 """The counters behind each resource: column of `figures.steps_table`, and its name."""
 
 
-def steps_view(results: Results) -> dict[str, Any]:
+def steps_view(results: Results, table: pd.DataFrame | None = None) -> dict[str, Any]:
     """The section on steps: how far the model holds, a table, and a sentence for each step."""
-    table = figures.steps_table(results)
+    table = figures.steps_table(results) if table is None else table
     return {
         "intro": _model_reach(results, table),
         "grid": _steps_grid(table),
-        "sentences": step_sentences(table),
+        "sentences": list(step_sentences(table).values()),
     }
 
 
@@ -52,11 +55,11 @@ def _model_reach(results: Results, table: pd.DataFrame) -> str:
     if table.empty:
         missing = [name for name in model.NEEDED_CEILINGS if name not in results.ceilings]
         if missing:
-            return (
+            return _(
                 "No step is explained: this result set has no measured ceilings of its GPU"
-                f" ({', '.join(missing)})."
-            )
-        return (
+                " ({missing})."
+            ).format(missing=", ".join(missing))
+        return _(
             "No step is explained: no timed point has counts of its instructions and of its"
             " accesses to shared and global memory."
         )
@@ -65,44 +68,57 @@ def _model_reach(results: Results, table: pd.DataFrame) -> str:
     rungs = table[table["kind"] == "rung"]
     known = rungs.dropna(subset=["model_ns"])
     off = known[known["model_error_pct"].abs() > _MODEL_PCT]
-    text = (
-        f"At N = {int(table['n'].iloc[0])} the model's time is within"
-        f" {percent(model.TOLERANCE, 2)} of the measured one for {len(known) - len(off)} of"
-        f" {amount(len(rungs), 'rung')}."
+    text = _(
+        "At N = {n} the model's time is within {tolerance} of the measured one for {near} of"
+        " {rungs}."
+    ).format(
+        n=int(table["n"].iloc[0]),
+        tolerance=percent(model.TOLERANCE, 2),
+        near=len(known) - len(off),
+        rungs=plural("{count} rung", "{count} rungs", len(rungs)),
     )
     if len(off):
-        where = (f"{row['series']} ({_off(row)})" for _, row in off.iterrows())
-        text += f" It fails for {listed(where)}."
+        where = (f"{row['series']} ({_off(row)})" for _index, row in off.iterrows())
+        text += _(" It fails for {where}.").format(where=listed(where))
     unknown = rungs[rungs["model_ns"].isna()]
     if len(unknown):
-        text += f" Nobody counted what it needs for {listed(unknown['series'])}."
-    return (
-        f"{text} Its exponent, {number(machine.norm)}, is what the micro-benchmark shared_fma shows"
-        " of overlap on this GPU; nothing is fitted to a rung."
-    )
+        text += _(" Nobody counted what it needs for {series}.").format(
+            series=listed(unknown["series"])
+        )
+    return text + _(
+        " Its exponent, {norm}, is what the micro-benchmark shared_fma shows of"
+        " overlap on this GPU; nothing is fitted to a rung."
+    ).format(norm=number(machine.norm))
 
 
 def _steps_grid(table: pd.DataFrame) -> Grid | None:
     if table.empty:
         return None
     heads = [
-        "Rung",
-        "Measured, ms",
-        "Model, ms",
-        *[f"{name[0].upper()}{name[1:]} alone" for name in figures.RESOURCE_NAMES.values()],
-        "Limited by",
-        "Over previous: measured",
+        _("Rung"),
+        _("Measured, ms"),
+        _("Model, ms"),
+        *[
+            _("{resource} alone").format(resource=name[0].upper() + name[1:])
+            for name in map(_, figures.RESOURCE_NAMES.values())
+        ],
+        _("Limited by"),
+        _("Over previous: measured"),
         "model",
     ]
     rows = []
-    for _, row in table.iterrows():
+    for _index, row in table.iterrows():
         known = pd.notna(row["model_ns"])
         error = row["model_error_pct"]
         off = known and abs(error) > _MODEL_PCT
         explained = row["explained"]
         rows.append(
             [
-                Cell(row["series"], note=figures.params_label(row["params"], among=[])),
+                Cell(
+                    row["series"],
+                    note=figures.params_label(row["params"], among=[]),
+                    key=_key(row),
+                ),
                 Cell(number(row["time_median_ns"] / 1e6), row["time_median_ns"], True),
                 Cell(
                     number(row["model_ns"] / 1e6 if known else None),
@@ -119,13 +135,20 @@ def _steps_grid(table: pd.DataFrame) -> Grid | None:
                     )
                     for name in model.RESOURCES
                 ],
-                Cell(figures.LIMIT_NAMES[row["limit"]] if known else "\u2013", note=row["notes"]),
+                Cell(
+                    _(figures.LIMIT_NAMES[row["limit"]]) if known else "\u2013",
+                    note=each(row["notes"]),
+                ),
                 Cell(times(row["vs_previous"]), sortable(row["vs_previous"]), True),
                 Cell(
                     times(row["model_vs_previous"]),
                     sortable(row["model_vs_previous"]),
                     True,
-                    "" if pd.isna(explained) else "explained" if explained else "not explained",
+                    ""
+                    if pd.isna(explained)
+                    else _("explained")
+                    if explained
+                    else _("not explained"),
                     "" if pd.isna(explained) or explained else "warn",
                 ),
             ]
@@ -133,34 +156,94 @@ def _steps_grid(table: pd.DataFrame) -> Grid | None:
     return Grid(
         heads,
         rows,
-        f"Time by the model at M = N = K = {int(table['n'].iloc[0])}, rotating buffers: the"
-        " fastest parameter set of each rung. What each resource would take alone is in percent of"
-        " the measured time; second lines say what is a lower bound for want of a counter.",
+        _(
+            "Time by the model at M = N = K = {n}, rotating buffers: the fastest parameter set"
+            " of each rung. What each resource would take alone is in percent of the measured"
+            " time; second lines say what is a lower bound for want of a counter."
+        ).format(n=int(table["n"].iloc[0])),
         [False, True, True, *[True] * len(model.RESOURCES), False, True, True],
         dense=True,
+        source="points, counters, ceilings",
     )
 
 
-def step_sentences(table: pd.DataFrame) -> list[str]:
-    """For each pair of neighbours: what moved, its share of the speed-up, and the limit now."""
-    rungs = [row for _, row in table[table["kind"] == "rung"].iterrows()]
-    return [
-        _step_words(before, row)
-        for before, row in itertools.pairwise(rungs)
+def step_sentences(table: pd.DataFrame) -> dict[str, str]:
+    """By kernel: what moved from the rung before, its share of the speed-up, and the limit now."""
+    return {
+        str(row["kernel"]): _step_words(before, row)
+        for before, row in _pairs(table)
         if pd.notna(row["vs_previous"])
+    }
+
+
+def largest_step(table: pd.DataFrame) -> tuple[str, str] | None:
+    """The step that gains most, with the counters that moved most, and its row's key."""
+    steps = [(before, row) for before, row in _pairs(table) if row["vs_previous"] > 1]
+    if not steps:
+        return None
+    before, row = max(steps, key=lambda pair: float(pair[1]["vs_previous"]))
+    text = _("The largest step is from {before} to {rung}: {ratio} as fast").format(
+        before=before["series"], rung=row["series"], ratio=times(row["vs_previous"])
+    )
+    shares = {name: row[f"share_{name}"] for name in model.RESOURCES}
+    known = bool(row["explained"]) and not any(pd.isna(share) for share in shares.values())
+    resources = [max(shares, key=lambda name: shares[name])] if known else list(model.RESOURCES)
+    moved = [
+        (abs(math.log(row[column] / before[column])), column, name)
+        for resource in resources
+        for column, name in _COUNTERS_OF[resource]
+        if before[column] > 0 and row[column] > 0
     ]
+    if moved:
+        _most, column, name = max(moved)
+        text += _("; {counter} {change} ({first} \u2192 {second})").format(
+            counter=_(name),
+            change=signed_percent(row[column] / before[column]),
+            first=scaled(before[column]),
+            second=scaled(row[column]),
+        )
+    return sentence(text), _key(row)
+
+
+def limit_of_fastest(table: pd.DataFrame) -> tuple[str, str] | None:
+    """What limits the fastest rung, and its row's key; None where no model says it."""
+    known = table[(table["kind"] == "rung") & table["model_ns"].notna()]
+    if known.empty:
+        return None
+    top = known.sort_values("time_median_ns").iloc[0]
+    resource = "instructions" if top["limit"] in ("issue", "fma") else top["limit"]
+    share = percent(top[f"{resource}_ns"] / top["time_median_ns"], 2)
+    text = _(
+        "What limits {rung} now is {limit}: alone, it would take {share} of the measured time."
+    ).format(rung=top["series"], limit=_(figures.LIMIT_NAMES[top["limit"]]), share=share)
+    return text, _key(top)
+
+
+def _pairs(table: pd.DataFrame) -> Iterable[tuple[pd.Series, pd.Series]]:
+    return itertools.pairwise(row for _index, row in table[table["kind"] == "rung"].iterrows())
+
+
+def _key(row: pd.Series) -> str:
+    return row_key("points", {**row, "m": row["n"], "k": row["n"], "cache_mode": "rotating"})
 
 
 def _step_words(before: pd.Series, row: pd.Series) -> str:
-    text = (
-        f"From {before['series']} to {row['series']}: {times(row['vs_previous'])} as fast"
-        f" by measurement, {times(row['model_vs_previous'])} by the model"
+    text = _(
+        "From {before} to {rung}: {measured} as fast by measurement, {modelled} by the model"
+    ).format(
+        before=before["series"],
+        rung=row["series"],
+        measured=times(row["vs_previous"]),
+        modelled=times(row["model_vs_previous"]),
     )
     if not row["explained"]:
         off = [item for item in (before, row) if abs(item["model_error_pct"]) > _MODEL_PCT]
-        errors = listed(f"that of {item['series']} by {_off(item)}" for item in off)
-        where = f"; its time is off, {errors}" if off else ""
-        text += f", which does not explain it{where}"
+        errors = listed(
+            _("that of {series} by {off}").format(series=item["series"], off=_off(item))
+            for item in off
+        )
+        where = _("; its time is off, {errors}").format(errors=errors) if off else ""
+        text += _(", which does not explain it{where}").format(where=where)
     shares = {name: row[f"share_{name}"] for name in model.RESOURCES}
     split = row["explained"] and not any(pd.isna(share) for share in shares.values())
     if split:
@@ -168,16 +251,26 @@ def _step_words(before: pd.Series, row: pd.Series) -> str:
             (name for name, share in shares.items() if abs(share) >= _LEAST_SHARE),
             key=lambda name: -shares[name],
         )
-        change = "saving" if row["model_vs_previous"] > 1 else "loss"
+        message = (
+            _("{what}: {share} of the saving")
+            if row["model_vs_previous"] > 1
+            else _("{what}: {share} of the loss")
+        )
         parts = [
-            f"{_moves(before, row, name)}: {minus(percent(shares[name], 2))} of the {change}"
+            message.format(what=_moves(before, row, name), share=minus(percent(shares[name], 2)))
             for name in named
         ]
     else:
         parts = [_moves(before, row, name, model.SAME) for name in model.RESOURCES]
         parts = [part for part in parts if part]
-    moved = f"What moved: {'; '.join(parts)}" if parts else "No counter moved by 5 %"
-    return f"{text}. {moved}. What limits {row['series']}: {figures.LIMIT_NAMES[row['limit']]}."
+    moved = (
+        _("What moved: {parts}").format(parts=_("; ").join(parts))
+        if parts
+        else _("No counter moved by 5 %")
+    )
+    return _("{text}. {moved}. What limits {series}: {limit}.").format(
+        text=text, moved=moved, series=row["series"], limit=_(figures.LIMIT_NAMES[row["limit"]])
+    )
 
 
 def _moves(before: pd.Series, row: pd.Series, resource: model.Resource, least: float = 0.0) -> str:
@@ -192,9 +285,11 @@ def _moves(before: pd.Series, row: pd.Series, resource: model.Resource, least: f
         if pd.isna(first) or pd.isna(second) or abs(second - first) <= least * first:
             continue
         change = f" ({signed_percent(second / first)})" if first else ""
-        moved.append(f"{name} {scaled(first)} \u2192 {scaled(second)}{change}")
+        moved.append(f"{_(name)} {scaled(first)} \u2192 {scaled(second)}{change}")
     if not moved and not least:
-        return f"{figures.RESOURCE_NAMES[resource]} with equal counts, spread otherwise"
+        return _("{resource} with equal counts, spread otherwise").format(
+            resource=_(figures.RESOURCE_NAMES[resource])
+        )
     return listed(moved)
 
 
@@ -214,7 +309,7 @@ def ceilings_grid(results: Results) -> Grid | None:
         )
         rows.append(
             [
-                Cell(str(row["title"]), note=str(row["name"])),
+                Cell(_(str(row["title"])), note=str(row["name"]), key=row_key("ceilings", row)),
                 Cell(
                     number(row["value"], 3, row["unit"]),
                     row["value"],
@@ -237,24 +332,29 @@ def ceilings_grid(results: Results) -> Grid | None:
         )
     return Grid(
         [
-            "Ceiling",
-            "Rate",
-            "flop or bytes per SM and clock",
-            "of what the hardware could",
-            "SM clock, MHz",
-            "Timed loop",
+            _("Ceiling"),
+            _("Rate"),
+            _("flop or bytes per SM and clock"),
+            _("of what the hardware could"),
+            _("SM clock, MHz"),
+            _("Timed loop"),
         ],
         rows,
-        f"{_ceilings_origin(results)}, by kernels of one instruction each; their machine code was"
-        " checked to hold it.",
+        _(
+            "{origin}, by kernels of one instruction each; their machine code was"
+            " checked to hold it."
+        ).format(origin=_ceilings_origin(results)),
         [False, True, True, True, True, False],
+        source="ceilings",
     )
 
 
 def _ceilings_origin(results: Results) -> str:
     """When the ceilings were measured and, where that matters, on which card."""
     row = next(iter(results.ceilings.values()))
-    text = f"{str(row['source']).capitalize()} {day(row['measured_at'])}"
+    text = (_("Replayed {day}") if row["source"] == "replayed" else _("Measured {day}")).format(
+        day=day(row["measured_at"])
+    )
     if row["gpu_uuid"] not in set(results.points["gpu_uuid"]):
-        text += f" on another {row['gpu_name']} than the points"
+        text += _(" on another {gpu_name} than the points").format(gpu_name=row["gpu_name"])
     return text

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
+
+from ..language import _
 
 
 def number(value: Any, digits: int = 3, unit: str = "") -> str:
@@ -36,18 +38,8 @@ def percent(ratio: float | None, digits: int = 3) -> str:
 def between(low: Any, high: Any, scale: float = 1.0, digits: int = 3) -> str:
     if low is None or high is None or pd.isna(low) or pd.isna(high):
         return ""
-    return f"{number(low * scale, digits)}\u00a0to\u00a0{number(high * scale, digits)}"
-
-
-def amount(count: int, noun: str, plural: str | None = None) -> str:
-    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
-
-
-def listed(items: Iterable[str]) -> str:
-    parts = list(items)
-    if len(parts) < 2:
-        return "".join(parts)
-    return f"{', '.join(parts[:-1])} and {parts[-1]}"
+    ends = {"low": number(low * scale, digits), "high": number(high * scale, digits)}
+    return _("{low}\u00a0to\u00a0{high}").format(**ends)
 
 
 def day(value: Any) -> str:
@@ -80,15 +72,18 @@ def range_of(run: Mapping[str, Any], name: str, unit: str, digits: int) -> str |
         return None
     low, high = run.get(f"{name}_min_mhz"), run.get(f"{name}_max_mhz")
     span = f" ({between(low, high, digits=digits)})" if low is not None and high is not None else ""
-    return f"mean {number(mean, digits)} {unit}{span}"
+    return _("mean {mean} {unit}").format(mean=number(mean, digits), unit=unit) + span
 
 
 def power(run: Mapping[str, Any]) -> str | None:
     mean, limit = run.get("power_mean_w"), run.get("gpu_power_limit_w")
     if mean is None and limit is None:
         return None
-    of_limit = f" of {number(limit)} W" if limit is not None else ""
-    return f"mean {number(mean)} W{of_limit}" if mean is not None else f"limit {number(limit)} W"
+    if mean is None:
+        return _("limit {limit} W").format(limit=number(limit))
+    if limit is None:
+        return _("mean {mean} {unit}").format(mean=number(mean), unit="W")
+    return _("mean {mean} W of {limit} W").format(mean=number(mean), limit=number(limit))
 
 
 def times(ratio: Any) -> str:
@@ -146,4 +141,5 @@ def flags(run: Mapping[str, Any], names: Sequence[str]) -> str | None:
     known = [run.get(name) for name in names]
     if all(value is None for value in known):
         return None
-    return ", ".join("unknown" if value is None else "on" if value else "off" for value in known)
+    words = (_("unknown") if value is None else _("on") if value else _("off") for value in known)
+    return ", ".join(words)

@@ -64,8 +64,9 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     except UserError:  # published by another version, whose figures this one does not read
         drawn = folder / "figures"
         figures.draw_all(PUBLISHED, drawn, kernels, gpus, style=Figures(formats=["svg"]))
-    report.render(PUBLISHED, drawn, kernels, gpus, folder / "report.html")
-    return folder / "report.html"
+    out = folder / "report.html"
+    report.render(PUBLISHED, drawn, kernels, gpus, out, formats=("html",))
+    return out
 
 
 @pytest.fixture(scope="session")

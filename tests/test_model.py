@@ -317,7 +317,8 @@ def test_the_page_has_steps_ceilings_and_energy(tmp_path: Path) -> None:
     assert results.ceilings
     out = tmp_path / "report.html"
     gpus = tf.gpus_yaml(tmp_path)
-    report.render(tmp_path / "tables", tmp_path / "figures", KERNELS, gpus, out)
+    tables, figures_dir = tmp_path / "tables", tmp_path / "figures"
+    report.render(tables, figures_dir, KERNELS, gpus, out, formats=("html",))
     html = out.read_text(encoding="utf-8")
     section = html[html.index('<section id="steps"') :].partition("</section>")[0]
     assert "1024 FFMA, 48 LDS.128" in section

@@ -13,7 +13,7 @@ import pytest
 
 import tables_fixture as tf
 from ladder import figures, report
-from ladder.report import differences
+from ladder.report import differences, summary_page
 from ladder.status import EXPLANATIONS, Status
 
 KERNELS = tf.repository_kernels()
@@ -59,7 +59,12 @@ def rendered(tables: Path, figures_dir: Path | None = None) -> Page:
     """The report of a result set, without figures unless their folder is given."""
     out = tables.parent / "report.html"
     report.render(
-        tables, figures_dir or tables.parent / "none", KERNELS, tf.gpus_yaml(tables.parent), out
+        tables,
+        figures_dir or tables.parent / "none",
+        KERNELS,
+        tf.gpus_yaml(tables.parent),
+        out,
+        formats=("html",),
     )
     return Page(out.read_text(encoding="utf-8"))
 
@@ -572,11 +577,40 @@ def test_results_of_other_gpus_stand_side_by_side(tmp_path: Path) -> None:
         tables[name] = tf.write(tmp_path / name, runs=[run], points=[row], samples=samples)
     out, gpus = tmp_path / "report.html", tf.gpus_yaml(tmp_path)
     others = [tables["here"], tables["there"], tmp_path / "missing"]
-    report.render(tables["here"], tmp_path / "none", KERNELS, gpus, out, others=others)
+    here = tables["here"], tmp_path / "none", KERNELS, gpus, out
+    report.render(*here, others=others, formats=("html",))
     text = section(Page(out.read_text(encoding="utf-8")), "devices")
     assert f"Kernel {tf.GPU_NAME} Other GPU 1 Naive" in text
-    report.render(tables["here"], tmp_path / "none", KERNELS, gpus, out, others=others[:1])
+    report.render(*here, others=others[:1], formats=("html",))
     assert 'id="devices"' not in out.read_text(encoding="utf-8")
+
+
+def test_markdown_and_summary_lie_beside_the_page_and_are_equal_for_equal_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = tf.typical(tmp_path / "tables")
+    written = []
+    for name in ("first", "second"):
+        out = tmp_path / name / "report.html"
+        report.render(tables, tmp_path / "none", KERNELS, tf.gpus_yaml(tmp_path), out)
+        written.append({path.name: path.read_bytes() for path in out.parent.iterdir()})
+    assert set(written[0]) == {"report.html", "report.md", "summary.pdf"}
+    assert written[0] == written[1]
+    pdf = written[0]["summary.pdf"]
+    assert pdf.startswith(b"%PDF") and pdf.count(b"/Type /Page ") == 1
+    text = written[0]["report.md"].decode()
+    rows = [line for line in text.splitlines() if line.startswith("| 1 Naive (01_naive)")]
+    assert len(rows) == 1 and rows[0].count(" | ") == 7
+    heading = text[: text.index(rows[0])].splitlines()[-2]
+    assert heading.startswith("| Rung | Best parameters | TFLOPS |")
+    assert "&lt;" not in text and "## The ladder" in text
+    # Without a font for the language, the summary says the same in English.
+    monkeypatch.setattr(summary_page, "_CHINESE_FONTS", ())
+    out = tmp_path / "zh" / "report.html"
+    gpus = tf.gpus_yaml(tmp_path)
+    report.render(tables, tmp_path / "none", KERNELS, gpus, out, language="zh")
+    assert (out.parent / "summary.pdf").read_bytes() == pdf
+    assert "## 阶梯" in (out.parent / "report.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,7 @@ from .hardware import (
     LOADED_SECTORS,
     REMOTE_LOADS,
 )
+from .language import N_, _, listed
 from .manifest import Kernel
 from .status import RANKED
 from .tensor_maps import mapped_matrices
@@ -584,10 +585,20 @@ def _reason_of_parts(
     ]
     if not apart or any(row.verdict != "explained" for row in apart):
         return None
-    return f"follows from the {' and '.join(row.quantity.name for row in apart)}"
+    return _("follows from the {names}").format(names=listed(_(row.quantity.name) for row in apart))
 
 
 # --- what else a reader must know -----------------------------------------------------------------
+
+
+_IDLE_LOADS = N_(
+    "{number} more shared loads are issued and never executed ({kind}): ptxas adds accesses whose"
+    " predicate is never true, which only smsp__inst_executed_op_shared counts."
+)
+_IDLE_STORES = N_(
+    "{number} more shared stores are issued and never executed ({kind}): ptxas adds accesses whose"
+    " predicate is never true, which only smsp__inst_executed_op_shared counts."
+)
 
 
 def notes(point: Point, kernel: Kernel | None, params: Mapping[str, int]) -> list[str]:
@@ -598,8 +609,10 @@ def notes(point: Point, kernel: Kernel | None, params: Mapping[str, int]) -> lis
     copies = max((known.get(ASYNC_COPIES, 0.0) for known in counts), default=0.0)
     if copies:
         found.append(
-            f"{copies:,.0f} of the global load requests are cp.async, which every source counts as"
-            " loads; what they write is no shared store."
+            _(
+                "{copies} of the global load requests are cp.async, which every source counts as"
+                " loads; what they write is no shared store."
+            ).format(copies=f"{copies:,.0f}")
         )
     launch = kernel.launch(params, *point.size) if kernel else None
     if launch and launch.tensor_maps:
@@ -610,22 +623,19 @@ def notes(point: Point, kernel: Kernel | None, params: Mapping[str, int]) -> lis
         ]
         if helpers:
             found.append(
-                f"The counts are those of gemm and its helper kernels together:"
-                f" {' and '.join(helpers)}."
+                _("The counts are those of gemm and its helper kernels together: {names}.").format(
+                    names=listed(helpers)
+                )
             )
     for kind, source in chosen.items():
-        for what, issued, executed in (
-            ("loads", PREDICATED_SHARED_LOADS, SHARED_LOADS),
-            ("stores", PREDICATED_SHARED_STORES, SHARED_STORES),
+        for message, issued, executed in (
+            (_(_IDLE_LOADS), PREDICATED_SHARED_LOADS, SHARED_LOADS),
+            (_(_IDLE_STORES), PREDICATED_SHARED_STORES, SHARED_STORES),
         ):
             known = point.values.get(source, {})
             idle = known.get(issued, 0.0) - known.get(executed, math.inf)
             if idle > 0:
-                found.append(
-                    f"{idle:,.0f} more shared {what} are issued and never executed"
-                    f" ({kind}): ptxas adds accesses whose predicate is never true, which only"
-                    " smsp__inst_executed_op_shared counts."
-                )
+                found.append(message.format(number=f"{idle:,.0f}", kind=kind))
     return found
 
 

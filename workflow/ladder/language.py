@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import gettext
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -62,7 +62,7 @@ def plural(one: str, many: str, count: int) -> str:
     return _messages().ngettext(one, many, count).format(count=f"{count:,}")
 
 
-def listed(items: Iterator[str] | list[str] | tuple[str, ...]) -> str:
+def listed(items: Iterable[str]) -> str:
     """Words as a list: `A, B and C`."""
     parts = list(items)
     if len(parts) < 2:
@@ -76,5 +76,6 @@ def sentence(text: str) -> str:
 
 
 def each(text: str) -> str:
-    """Translate the parts of a text between semicolons, each a message of its own."""
-    return _("; ").join(_(part) for part in text.split("; ")) if text else ""
+    """Translate a message, or a list of messages with semicolons between them."""
+    whole = _(text)
+    return whole if whole != text else _("; ").join(_(part) for part in text.split("; "))

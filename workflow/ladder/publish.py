@@ -13,6 +13,7 @@ from .documents import UserError
 from .status import RANKED
 
 LARGEST_SET_BYTES = 20 * 10**6
+_PAGES = ("report.html", "report.md", "summary.pdf")
 _TABLES = ("runs", "builds", "points", "samples", "counters")
 
 
@@ -26,7 +27,7 @@ def publish(source: Path, published: Path) -> list[Path]:
         UserError: if the folder is incomplete, was replayed, or is too large to commit.
     """
     needed = [source / f"{name}.parquet" for name in _TABLES]
-    needed += [source / "report.html", source / "figures"]
+    needed += [*(source / name for name in _PAGES), source / "figures"]
     missing = [str(path) for path in needed if not path.exists()]
     if missing:
         raise UserError(f"{source}: not a complete result set; missing: {', '.join(missing)}")
@@ -60,7 +61,8 @@ def source_files(source: Path) -> list[Path]:
     figures = sorted(path for path in (source / "figures").rglob("*") if path.is_file())
     further = [source / name for name in ("ceilings.parquet", "tuned.yaml")]
     known = [path for path in further if path.exists()]
-    return [*tables, source / "report.html", *known, *figures]
+    pages = [source / name for name in _PAGES]
+    return [*tables, *pages, *known, *figures]
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,8 @@ rule render_report:
         ],
     output:
         html="results/{device}/report.html",
+        markdown="results/{device}/report.md",
+        summary="results/{device}/summary.pdf",
     log:
         "results/logs/report/{device}.log",
     params:

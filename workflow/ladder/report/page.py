@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import jinja2
 
@@ -32,8 +32,13 @@ from .outcomes import (
 from .rungs import ladder_bars, ladder_grid, ladder_note, other_families
 from .steps import ceilings_grid, step_sentences, steps_view
 from .summary import banner, facts, subtitle, this_machine, tiles, timeless
+from .summary_page import DEFAULT_FONT, font_for, write_summary
 
-TEMPLATE = Path(__file__).resolve().parents[2] / "report" / "report.html.j2"
+Format = Literal["html", "md", "pdf"]
+ALL_FORMATS: tuple[Format, ...] = get_args(Format)
+SUMMARY = "summary.pdf"
+_TEMPLATES = Path(__file__).resolve().parents[2] / "report"
+_HTML_LANGUAGES: Mapping[Language, str] = {"en": "en", "zh": "zh-Hans"}
 
 
 def render(
@@ -45,8 +50,12 @@ def render(
     *,
     language: Language = "en",
     others: Iterable[Path] = (),
+    formats: Collection[Format] = ALL_FORMATS,
 ) -> None:
-    """Write the report of one result set.
+    """Write the report of one result set, as HTML, as Markdown, and on one page as PDF.
+
+    Beside `out` lie `report.md` and `summary.pdf`. The PDF is in English if no font of this machine
+    can write the language.
 
     Args:
         tables_dir: folder of the Parquet tables; missing ones count as empty.
@@ -56,6 +65,7 @@ def render(
         out: the HTML file.
         language: of everything but names, figures, and what stands in the tables.
         others: folders of result sets to compare with; those of the same GPU are passed over.
+        formats: `html`, `md`, `pdf`; the last two lie beside `out`.
 
     Raises:
         ValueError: if a table has another schema version.
@@ -63,26 +73,41 @@ def render(
     """
     results = figures.load_results(tables_dir, kernels, gpus_path)
     compared = other_sets(others, results, kernels, gpus_path)
+    out.parent.mkdir(parents=True, exist_ok=True)
     with speaking(language):
         contents = page(results, figures_dir, compared)
-        html = _environment(TEMPLATE.parent).get_template(TEMPLATE.name)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(html.render(contents, language=_HTML_LANGUAGES[language]), encoding="utf-8")
+        for path in (out, out.with_suffix(".md")):
+            if path.suffix[1:] not in formats:
+                continue
+            template = _environment(path.suffix).get_template(f"report{path.suffix}.j2")
+            text = template.render(contents, language=_HTML_LANGUAGES[language])
+            path.write_text(text, encoding="utf-8")
+    if "pdf" not in formats:
+        return
+    font = font_for(language)
+    written: Language = language if font else "en"
+    with speaking(written):
+        if written != language:
+            contents = page(results, figures_dir, compared)
+        write_summary(contents, font or DEFAULT_FONT, out.with_name(SUMMARY))
 
 
-_HTML_LANGUAGES: Mapping[Language, str] = {"en": "en", "zh": "zh-Hans"}
-
-
-def _environment(folder: Path) -> jinja2.Environment:
+def _environment(suffix: str) -> jinja2.Environment:
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
-        autoescape=True,
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=suffix == ".html",
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.globals["_"] = _
+    environment.filters["md"] = _in_a_table
     return environment
+
+
+def _in_a_table(text: str) -> str:
+    """Text as a cell of a Markdown table."""
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
 
 
 def page(results: Results, figures_dir: Path, compared: Iterable[Results] = ()) -> dict[str, Any]:

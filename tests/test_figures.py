@@ -121,7 +121,10 @@ def test_equal_tables_give_equal_bytes(
 ) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "12345")
     for plan in figures.plans(loaded):
-        written = figures.save(plan.draw(plan.table, look_of(loaded)), tmp_path / plan.name)
+        look = look_of(loaded)
+        figure = plan.draw(plan.table, look)
+        figures.name_marks(figure, look.styles)
+        written = figures.save(figure, tmp_path / plan.name)
         for name in written.values():
             again, first = (folder / name for folder in (tmp_path, typical / "figures"))
             assert again.read_bytes() == first.read_bytes(), name

@@ -104,6 +104,22 @@ def test_the_page_needs_no_network_and_little_script(typical: Page) -> None:
     assert len(scripts[0]) < 6000
 
 
+def test_marks_of_figures_tell_their_values(typical: Page) -> None:
+    bars = typical.html[typical.html.index('<figure id="figure-ladder">') :]
+    tips = re.findall(r'data-tip="([^"]*)"', bars.partition("</svg>")[0])
+    assert len(tips) == 3, "a bar for each of two rungs and cuBLAS"
+    assert re.fullmatch(r"TFLOPS at N = \d+: [\d.]+\n1 Naive, \d+\u00d7\d+", tips[0])
+    lines = typical.html[typical.html.index('<figure id="figure-tflops_by_size">') :]
+    tips = re.findall(r'data-tip="([^"]*)"', lines.partition("</svg>")[0])
+    assert any(re.fullmatch(r"1 Naive\nN: 1024\nTFLOPS: [\d.]+", tip) for tip in tips)
+    assert "marks:" not in typical.html
+
+
+def test_figures_keep_their_scale_and_lose_digits_that_nobody_sees() -> None:
+    drawing = '<svg width="1pt" height="1pt"><g transform="translate(1.23456 7) scale(0.015625)"/>'
+    assert "translate(1.23 7) scale(0.015625)" in report.inline_svg(drawing + "</svg>", "a", "b")
+
+
 def test_every_element_is_closed_and_every_id_is_unique(typical: Page) -> None:
     assert typical.open_tags == []
     ids = [attributes["id"] for _, attributes in typical.tags if attributes.get("id")]

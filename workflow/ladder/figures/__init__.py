@@ -27,6 +27,7 @@ from .looks import (
     series_styles,
     spread,
 )
+from .marks import name_marks, read_marks
 from .results import (
     Results,
     as_record,
@@ -70,6 +71,7 @@ __all__ = [
     "ladder_table",
     "load_results",
     "looks",
+    "name_marks",
     "origin",
     "params_label",
     "params_order",
@@ -77,6 +79,7 @@ __all__ = [
     "projection_table",
     "rc",
     "read_index",
+    "read_marks",
     "roofline",
     "roofline_table",
     "save",

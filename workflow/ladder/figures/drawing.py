@@ -27,6 +27,7 @@ from ..documents import UserError
 from ..manifest import Kernel
 from .loads import COUNTED_BY, counted_mark, traffic_figure, traffic_table
 from .looks import FONT_SIZE_PT, Look, looks, origin, rc
+from .marks import name_marks
 from .results import Results, load_results, shape_label
 from .rooflines import (
     hierarchical_roofline,
@@ -466,7 +467,9 @@ def _draw(
     files: dict[str, str] = {}
     with mpl.rc_context(rc(style)), _garbage_at_the_end():
         for suffix, look in widths.items():
-            written = save(plan.draw(plan.table, look), out_dir / f"{plan.name}{suffix}", style)
+            figure = plan.draw(plan.table, look)
+            name_marks(figure, look.styles)
+            written = save(figure, out_dir / f"{plan.name}{suffix}", style)
             files |= {f"{kind}{suffix}": name for kind, name in written.items()}
     csv, words = out_dir / f"{plan.name}.csv", out_dir / f"{plan.name}.md"
     plan.table.to_csv(csv, index=False, lineterminator="\n")

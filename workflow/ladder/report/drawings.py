@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from .. import figures
 from ..language import N_, _
@@ -77,6 +78,7 @@ def inline_svg(text: str, prefix: str, label: str) -> Markup:
     """
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.S)
+    text = _with_tips(text)
     text = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', text)
     text = re.sub(r'xlink:href="#([^"]+)"', rf'href="#{prefix}-\1"', text)
     text = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", text)
@@ -86,6 +88,25 @@ def inline_svg(text: str, prefix: str, label: str) -> Markup:
     text = re.sub(r'(<svg[^>]*?) width="[^"]+" height="[^"]+"', r"\1", text, count=1)
     text = text.replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "", 1)
     attributes = Markup('<svg role="img" aria-label="{}"').format(label)
-    text = re.sub(r"(\d\.\d\d)\d+", r"\1", text)  # a hundredth of a point cannot be seen
+    # A hundredth of a point cannot be seen, but for factors of scale.
+    text = re.sub(r"scale\([^)]*\)|(\d\.\d\d)\d+", lambda found: found[1] or found[0], text)
     text = re.sub(r"\n\s*", "\n", text)
     return Markup(str(attributes) + text[len("<svg") :])
+
+
+def _with_tips(text: str) -> str:
+    """Groups whose id tells the values of their marks: each mark gets its own as a tooltip."""
+    parts = re.split(r'<g id="(marks:[^"]*)">', text)
+    shown = [parts[0]]
+    for name, rest in zip(parts[1::2], parts[2::2], strict=True):
+        tips = iter(figures.read_marks(name) or ())
+
+        def tipped(found: re.Match[str], tips: Iterator[str] = tips) -> str:
+            tip = next(tips, None)
+            return found[0] if tip is None else f'{found[1]} data-tip="{escape(tip)}"'
+
+        # Markers are uses of one path; a bar is a path of its own.
+        own, end, others = rest.partition("\n  </g>\n")
+        mark = "<use" if "<use" in own else "<path"
+        shown.append("<g>" + re.sub(rf"({mark})\b", tipped, own) + end + others)
+    return "".join(shown)

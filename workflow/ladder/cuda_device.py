@@ -149,7 +149,9 @@ class PreparedLaunches:
         self._scratch = None
         if spec.scratch_bytes is not None:
             self._scratch = cupy.zeros(spec.scratch_bytes, dtype=cupy.uint8)
-        self._ready: dict[tuple[int, int, int], list[KernelLaunch]] = {}
+        copied = [matrix for matrix in self._matrices if matrix.helper]
+        self._side = _SideStream(stream) if len(copied) == 2 else None
+        self._ready: dict[tuple[int, int, int], list[Callable[[], None]]] = {}
 
     def __call__(self, a: Any, b: Any, c: Any) -> None:
         addresses = (a.data.ptr, b.data.ptr, c.data.ptr)
@@ -158,14 +160,15 @@ class PreparedLaunches:
         for enqueue in self._ready[addresses]:
             enqueue()
 
-    def _prepare(self, a: int, b: int, c: int) -> list[KernelLaunch]:
-        """The launches of one product in order: helpers, then `gemm`."""
-        helpers: list[KernelLaunch] = []
+    def _prepare(self, a: int, b: int, c: int) -> list[Callable[[], None]]:
+        """The launches of one product in order: helpers, two of them side by side, then `gemm`."""
+        helpers: list[Callable[[], None]] = []
         maps: list[Any] = []
         for matrix, address in zip(self._matrices, (a, b), strict=False):
             if matrix.helper:
                 copy = self._workspace.data.ptr + matrix.workspace_offset
-                helpers.append(self._helper(matrix.helper, address, copy, matrix.pitch))
+                stream = self._side.ptr if self._side and helpers else self._stream
+                helpers.append(self._helper(matrix.helper, address, copy, matrix.pitch, stream))
                 address = copy
             maps.append(
                 encode_tensor_map(
@@ -188,17 +191,42 @@ class PreparedLaunches:
             dynamic_shared_memory_bytes=self._spec.dynamic_shared_memory_bytes,
             cluster=self._spec.cluster,
         )
+        if self._side:
+            helpers = [self._side.fork, *helpers, self._side.join]
         return [*helpers, kernel]
 
-    def _helper(self, helper: HelperLaunch, matrix: int, copy: int, pitch: int) -> KernelLaunch:
+    def _helper(
+        self, helper: HelperLaunch, matrix: int, copy: int, pitch: int, stream: int
+    ) -> KernelLaunch:
         sizes = [ctypes.c_int(size) for size in (helper.rows, helper.columns, pitch)]
         return KernelLaunch(
             self._functions[helper.entry],
             helper.grid,
             helper.block,
             [ctypes.c_void_p(matrix), ctypes.c_void_p(copy), *sizes],
-            stream=self._stream,
+            stream=stream,
         )
+
+
+class _SideStream:
+    """A second stream for what may run beside the first: a capture takes it for a branch."""
+
+    def __init__(self, main: int):
+        self._main = cupy.cuda.ExternalStream(main)
+        self._side = cupy.cuda.Stream(non_blocking=True)
+        self._forked = cupy.cuda.Event(disable_timing=True)
+        self._done = cupy.cuda.Event(disable_timing=True)
+        self.ptr = int(self._side.ptr)
+
+    def fork(self) -> None:
+        """What follows on the side waits for what is on the main stream by now."""
+        self._forked.record(self._main)
+        self._side.wait_event(self._forked)
+
+    def join(self) -> None:
+        """What follows on the main stream waits for the side."""
+        self._done.record(self._side)
+        self._main.wait_event(self._done)
 
 
 class CudaDevice:

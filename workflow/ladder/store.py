@@ -70,6 +70,8 @@ def check_key(
     else:  # what the launch copies, and how, is part of what is timed
         mapped = mapped_matrices(spec.tensor_maps, *point.shape)
         geometry["tensor_maps"] = [_mapped(matrix) for matrix in mapped]
+        if all(matrix.helper for matrix in mapped):
+            geometry["helpers"] = "side by side"
     return _key(
         {
             "protocol": PROTOCOL_VERSION,

@@ -134,7 +134,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "a box of an ordinary launch": (
         {"launch": MANIFEST["launch"] | {"a_box": [32, 8]}},
         "launch.a_box",
-        "unknown key; known: block, grid, dynamic_shared_memory_bytes, kind",
+        "unknown key; known: block, grid, dynamic_shared_memory_bytes, scratch_bytes, kind",
     ),
 }
 

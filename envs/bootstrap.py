@@ -47,6 +47,7 @@ import hashlib
 import json
 import os
 import pwd
+import re
 import shutil
 import signal
 import sysconfig
@@ -223,8 +224,8 @@ def write_stamp(content: Stamp) -> None:
 def sole_installer() -> Iterator[int]:
     """Hold the lock of all who change .venv; yield its file descriptor.
 
-    pip inherits the descriptor. So if this process is killed and pip lives on, the lock stays
-    until pip too has ended, and nobody empties .venv under it.
+    pip and the compiler inherit the descriptor. So if this process is killed and one of them lives
+    on, the lock stays until it too has ended, and nobody empties .venv under it.
     """
     with LOCK.open("w") as file:
         try:
@@ -259,9 +260,14 @@ def create_environment() -> None:
         venv.EnvBuilder(symlinks=True, with_pip=False, prompt=ROOT.name).create(folder)
     except ValueError as error:  # a ":" in the path
         fail(str(error))
-    site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder)}))
+    site = site_packages(folder)
     # A relative path needs no encoding, which older Pythons would take from the locale.
     (site / "ladder.pth").write_text(os.path.relpath(ROOT / "workflow", site) + "\n")
+
+
+def site_packages(folder: Path) -> Path:
+    """Return where an environment keeps its packages."""
+    return Path(sysconfig.get_path("purelib", "venv", {"base": str(folder)}))
 
 
 # --- pip ------------------------------------------------------------------------------------------
@@ -274,13 +280,26 @@ def check_pip() -> None:
 
 
 def pip_command(sets: Iterable[str]) -> list[str]:
-    """Return the command that installs whole sets, and nothing whose hash is not in their files."""
+    """Return the command that installs whole sets, and nothing whose hash is not in their files.
+
+    It compiles no bytecode: `compile_command` does, on all cores.
+    """
     command = [str(PYTHON), str(PIP / "pip"), "install", "--require-hashes", "--no-input"]
-    command += ["--disable-pip-version-check", "--progress-bar", "off"]
+    command += ["--disable-pip-version-check", "--progress-bar", "off", "--no-compile"]
     command += ["--build-constraint", str(REQUIREMENTS / "build.txt")]
     for name in sets:
         command += ["-r", str(REQUIREMENTS / f"{name}.txt")]
     return command
+
+
+def compile_command(site: Path) -> list[str]:
+    """Return the command that compiles all installed modules but for the packages' own tests.
+
+    Python itself would compile a module at its first import, and again in each process where
+    PYTHONDONTWRITEBYTECODE is set, as in many container images.
+    """
+    command = [str(PYTHON), "-m", "compileall", "-qq", "-j", "0"]
+    return [*command, "-x", re.escape(str(site)) + r"/.*/tests/", str(site)]
 
 
 def pip_environment(environ: Mapping[str, str], compiles: bool) -> dict[str, str]:
@@ -305,15 +324,28 @@ def can_compile() -> bool:
 
 
 def run_pip(sets: Iterable[str], lock: int) -> None:
-    """Install sets with pip; on a terminal show its progress on one line.
+    """Install sets with pip, and compile what it installed.
 
     Raises SystemExit with pip's status, after its whole output and some advice, when pip fails.
+    """
+    status, output = run_tool(pip_command(sets), lock)
+    if status:
+        sys.stderr.write(output)
+        fail(f"the installation failed. {advice(output)}", status)
+    # Its status is none of ours: a package may carry templates that are no Python.
+    run_tool(compile_command(site_packages(VENV.resolve())), lock)
+
+
+def run_tool(command: Sequence[str], lock: int) -> tuple[int, str]:
+    """Run a command that changes .venv; on a terminal show its progress on one line.
+
+    Returns its exit status and its output.
     """
     import subprocess
 
     output = []
     with subprocess.Popen(
-        pip_command(sets),
+        command,
         env=inside(pip_environment(os.environ, can_compile()), this_user()),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -321,19 +353,16 @@ def run_pip(sets: Iterable[str], lock: int) -> None:
         text=True,
         errors="replace",
         pass_fds=(lock,),
-    ) as pip:
+    ) as tool:
         try:
-            for line in pip.stdout or ():
+            for line in tool.stdout or ():
                 output.append(line)
                 show_progress(line)
-        except BaseException:  # a signal: let no pip go on without us
-            pip.terminate()
+        except BaseException:  # a signal: let nothing go on without us
+            tool.terminate()
             raise
     show_progress("")
-    if pip.returncode:
-        text = "".join(output)
-        sys.stderr.write(text)
-        fail(f"the installation failed. {advice(text)}", pip.returncode)
+    return tool.returncode, "".join(output)
 
 
 def advice(output: str) -> str:

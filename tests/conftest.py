@@ -1,15 +1,39 @@
-"""Shared fixtures: throw-away projects, and the GPU marker."""
+"""Shared fixtures: throw-away projects, what is made once for all processes, the GPU marker."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from ladder.device import detect
 from project import Project
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of this session that all its processes have in common."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(scope="session")
+def typical_results(shared_folder: Path) -> Path:
+    """The typical tables with all their figures, drawn once; not to be changed."""
+    import tables_fixture as tf  # here: most files need no Matplotlib
+    from ladder import figures
+
+    folder = shared_folder / "typical"
+    with FileLock(shared_folder / "typical.lock"):
+        if not (folder / "figures" / "figures.json").exists():
+            tables = tf.typical(folder / "tables")
+            kernels, gpus = tf.repository_kernels(), tf.gpus_yaml(folder)
+            figures.draw_all(tables, folder / "figures", kernels, gpus)
+    return folder
 
 
 @pytest.fixture

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import atexit
+import compileall
+import functools
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import yaml
+
+from warm_steps import Server
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -49,6 +55,23 @@ def with_default_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
+@functools.cache
+def _workflow() -> Path:
+    """The workflow with its package compiled, for all projects of this process to copy: else each
+    of their processes would compile it anew."""
+    folder = Path(tempfile.mkdtemp(prefix="ladder-tests-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    skip = shutil.ignore_patterns("__pycache__")
+    copy = Path(shutil.copytree(ROOT / "workflow", folder / "workflow", ignore=skip))
+    compileall.compile_dir(copy / "ladder", quiet=1)
+    return copy
+
+
+@functools.cache
+def _server() -> Server:
+    return Server()
+
+
 class Project:
     """A copy of the project's moving parts in a folder of its own."""
 
@@ -56,8 +79,7 @@ class Project:
         self, folder: Path, config: Mapping[str, Any], *, kernels: list[str] | None = None
     ):
         self.folder = folder
-        skip = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / "workflow", folder / "workflow", ignore=skip)
+        shutil.copytree(_workflow(), folder / "workflow")
         shutil.copytree(ROOT / "profiles", folder / "profiles")
         shutil.copy(ROOT / "Snakefile", folder)
         (folder / "config").mkdir()
@@ -100,20 +122,23 @@ class Project:
 
     def ladder(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """`python -m ladder ...` in the project."""
-        return self._run([sys.executable, "-m", "ladder", *arguments], check)
+        return self._checked(_server().run(list(arguments), self.folder, self.environment), check)
 
     def snakemake(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """`snakemake --cores 2 ...` in the project."""
         command = [sys.executable, "-m", "snakemake", "--cores", "2", "--nocolor", *arguments]
-        return self._run(command, check)
-
-    def _run(self, command: list[str], check: bool) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             command, cwd=self.folder, env=self.environment, capture_output=True, text=True,
             timeout=280, check=False,
         )  # fmt: skip
+        return self._checked(done, check)
+
+    @staticmethod
+    def _checked(
+        done: subprocess.CompletedProcess[str], check: bool
+    ) -> subprocess.CompletedProcess[str]:
         if check and done.returncode != 0:
-            raise AssertionError(f"{command} failed:\n{done.stdout}\n{done.stderr}")
+            raise AssertionError(f"{done.args} failed:\n{done.stdout}\n{done.stderr}")
         return done
 
     def compile_all(self, architecture: str = "sm_90a") -> None:

@@ -439,10 +439,17 @@ def made(tmp_path_factory):
     """A project whose environment is there already; tests that use it do not change it."""
     folder = tmp_path_factory.mktemp("made")
     project = Project(folder / "project", folder / "packages")
-    first = project.call("toy", "1", "--cores", "2")
+    first = project.call("toy", "1", "--cores", "2", PYTHONDONTWRITEBYTECODE="1")
     assert (first.returncode, first.stdout) == (0, "toy 1 --cores 2\n"), first.stderr
     assert len(first.stderr.splitlines()) == 1 and "default requirements" in first.stderr
     return project
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory):
+    """A project for tests that change its environment: each leaves a whole one to the next."""
+    folder = tmp_path_factory.mktemp("lasting")
+    return Project(folder / "project", folder / "packages")
 
 
 def test_the_second_call_installs_nothing_says_nothing_and_is_fast(made):
@@ -460,6 +467,11 @@ def test_the_command_runs_in_the_environment_and_finds_the_package(made):
     code = "import sys, ladder, toy; print(sys.prefix, ladder.__path__[0])"
     result = made.call("python", "-c", code, PYTHONPATH="/elsewhere")
     assert result.stdout.split() == [f"{made.root}/.venv", f"{made.root}/workflow/ladder"]
+
+
+def test_what_is_installed_is_compiled_even_where_python_must_not(made):
+    (toy,) = (made.root / ".venv").glob("lib/*/site-packages/toy.py")
+    assert list(toy.parent.glob("__pycache__/toy.*.pyc"))
 
 
 def test_a_subprocess_of_the_command_finds_the_same_python(made):
@@ -506,14 +518,14 @@ def test_an_unknown_command_is_named(made):
     assert "toyy" in result.stderr
 
 
-def test_the_test_set_is_added_when_pytest_is_called_and_stays(project):
-    assert project.call("toy").returncode == 0
-    added = project.call("pytest", "-x")
+def test_the_test_set_is_added_when_pytest_is_called_and_stays(lasting):
+    assert lasting.call("toy").returncode == 0
+    added = lasting.call("pytest", "-x")
     assert (added.returncode, added.stdout) == (0, "toy -x\n")
     assert "adding" in added.stderr
-    again = project.call("toy")
+    again = lasting.call("toy")
     assert again.stderr == ""
-    assert project.stamp()["sets"].keys() == {"default", "test"}
+    assert lasting.stamp()["sets"].keys() == {"default", "test"}
 
 
 def test_an_installation_killed_midway_is_mended(project):
@@ -562,29 +574,29 @@ def test_two_calls_at_once_install_once(project):
     assert "waiting" in waiting
 
 
-def test_a_moved_project_gets_a_new_environment(project):
-    assert project.call("toy").returncode == 0
-    project.root = project.root.rename(project.root.with_name("moved"))
-    moved = project.call("toy")
+def test_a_moved_project_gets_a_new_environment(made, project):
+    shutil.rmtree(project.root)
+    shutil.copytree(made.root, project.root, symlinks=True)
+    moved = project.call("toy", PIP_FIND_LINKS=str(made.packages))
     assert (moved.returncode, moved.stdout) == (0, "toy\n")
     assert "moved" in moved.stderr
 
 
-def test_changed_requirements_leave_nothing_of_the_old_ones(project):
-    assert project.call("toy").returncode == 0
-    project.require("default", ("new-2.0-py3-none-any.whl", wheel_bytes("new", "2.0", "")))
-    code = "import new, importlib.util as u; print(u.find_spec('toy'))"
-    changed = project.call("python", "-c", code)
-    assert (changed.returncode, changed.stdout) == (0, "None\n"), changed.stderr
-    assert "requirements changed" in changed.stderr
-
-
-def test_an_environment_whose_python_is_gone_is_remade(project):
-    assert project.call("toy").returncode == 0
-    python = project.root / ".venv" / "bin" / "python"
+def test_an_environment_whose_python_is_gone_is_remade(lasting):
+    assert lasting.call("toy").returncode == 0
+    python = lasting.root / ".venv" / "bin" / "python"
     python.unlink()
     python.symlink_to("/nowhere/python3")
-    assert project.call("toy").returncode == 0
+    assert lasting.call("toy").returncode == 0
+
+
+def test_changed_requirements_leave_nothing_of_the_old_ones(lasting):
+    assert lasting.call("toy").returncode == 0
+    lasting.require("default", ("new-2.0-py3-none-any.whl", wheel_bytes("new", "2.0", "")))
+    code = "import new, importlib.util as u; print(u.find_spec('toy'))"
+    changed = lasting.call("python", "-c", code)
+    assert (changed.returncode, changed.stdout) == (0, "None\n"), changed.stderr
+    assert "requirements changed" in changed.stderr
 
 
 def test_a_file_with_another_hash_is_refused_and_the_next_call_mends(project):

@@ -13,9 +13,11 @@ from ladder.emulator.toolchain import runtime_object
 
 
 @pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for the session."""
-    return tmp_path_factory.mktemp("emulator-cache")
+def cache(shared_folder: Path) -> Path:
+    """One for all processes of the session."""
+    folder = shared_folder / "emulator-cache"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture

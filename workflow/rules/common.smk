@@ -21,9 +21,11 @@ from ladder.plan import plan_builds
 from ladder.tuned import read_winners
 
 # Shell commands call `ladder STEP`, the package under the interpreter that runs Snakemake: a bare
-# `python` may be another one.
+# `python` may be another one. It keeps its bytecode, also where PYTHONDONTWRITEBYTECODE is set as in
+# many container images: each of a hundred jobs would compile the package anew.
 LADDER = (
     f'ladder() {{ PYTHONPATH="{WORKFLOW}${{PYTHONPATH:+:$PYTHONPATH}}" '
+    "PYTHONDONTWRITEBYTECODE= "
     f'"{sys.executable}" -m ladder --root "{ROOT}" "$@"; }}; set -euo pipefail; '
 )
 shell.prefix(

@@ -1,0 +1,102 @@
+"""Steps of the ladder by a process that has imported everything already.
+
+A start of Python that imports NumPy, pandas and Arrow takes longer than most steps of a test. So
+`Server` starts one, and forks it for each step: the child has the folder, the variables, the exit
+code and the output of `python -m ladder ...`, and nothing of what another step left behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+SAFE_THREADS = {"python", "jemalloc_bg_thd"}
+"""Names of threads: a child may lack the second, which Arrow's allocator looks after at a fork."""
+WORKFLOW = Path(__file__).resolve().parent.parent / "workflow"
+
+
+class Server:
+    """A process that waits for steps, one at a time, until its standard input is closed."""
+
+    def __init__(self) -> None:
+        path = os.pathsep.join([str(WORKFLOW), str(Path(__file__).parent)])
+        self._process = subprocess.Popen(
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            # Threads of OpenBLAS would not be there in a child.
+            env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},
+            text=True,
+        )
+
+    def run(
+        self, arguments: list[str], folder: Path, environment: Mapping[str, str]
+    ) -> subprocess.CompletedProcess[str]:
+        """`python -m ladder` with some arguments, started in a folder."""
+        assert self._process.stdin and self._process.stdout
+        with tempfile.TemporaryDirectory() as temporary:
+            outputs = [Path(temporary) / name for name in ("stdout", "stderr")]
+            step = {
+                "arguments": arguments,
+                "folder": str(folder),
+                "environment": dict(environment),
+                "outputs": list(map(str, outputs)),
+            }
+            print(json.dumps(step), file=self._process.stdin, flush=True)
+            code = int(self._process.stdout.readline())
+            out, err = (path.read_text() for path in outputs)
+        return subprocess.CompletedProcess(["ladder", *arguments], code, out, err)
+
+
+def serve() -> None:
+    """Fork for each step on standard input; print each exit code, as `subprocess` has it."""
+    # What the steps import, so that a child finds it; the stand-in for a GPU too.
+    import pandas  # noqa: F401
+    import pyarrow.parquet  # noqa: F401
+
+    import fake_gpu  # noqa: F401
+    import ladder.__main__
+    import ladder.collect
+    import ladder.compile
+    import ladder.counters
+    import ladder.measure
+    import ladder.plan
+    import ladder.profile
+    import ladder.tune
+
+    for line in sys.stdin:
+        assert _threads() <= SAFE_THREADS, f"not to be forked: {_threads()}"
+        child = os.fork()
+        if not child:
+            _become(json.loads(line))
+            sys.exit(ladder.__main__.main(sys.argv[1:]))
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def _threads() -> set[str]:
+    tasks = Path("/proc/self/task").glob("*/comm")
+    return {path.read_text().strip().rstrip("0123456789.") for path in tasks}
+
+
+def _become(step: dict[str, Any]) -> None:
+    """Take the folder, the variables and the standard files of a step."""
+    os.chdir(step["folder"])
+    os.environ.clear()
+    os.environ.update(step["environment"])
+    sys.argv = ["ladder", "--root", step["folder"], *step["arguments"]]
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    for number, path in enumerate(step["outputs"], start=1):
+        with open(path, "w") as file:
+            os.dup2(file.fileno(), number)
+
+
+if __name__ == "__main__":
+    serve()

@@ -664,3 +664,18 @@ def test_a_right_result_is_right_although_its_requests_could_not_be_counted(
     assert "Ran all 2 points" in text and "every result is right" in text
     assert "1 point without exact counts: 82 requests of lanes whose loops differ." in text
     assert "not at all" not in text
+
+
+def test_a_result_set_older_than_a_kernels_parameters_is_still_reported(tmp_path: Path) -> None:
+    row, samples = tf.point("01_naive", {"BLOCK_X": 16})
+    counted = tf.count("01_naive", {"BLOCK_X": 16}, tf.naive_counts(16))
+    page = rendered(
+        tf.write(
+            tmp_path / "tables",
+            runs=[tf.gpu_run()],
+            points=[row],
+            samples=samples,
+            counters=counted,
+        )
+    )
+    assert "The fastest rung at N = 1024 is 1 Naive" in page.text

@@ -60,7 +60,7 @@ from .language import N_, _, listed
 from .manifest import Kernel
 from .status import RANKED
 from .tensor_maps import mapped_matrices
-from .traffic import EMULATOR, ORDER, Counts, Point, Source
+from .traffic import EMULATOR, ORDER, Counts, Point, Source, launch_of
 
 Verdict = Literal[
     "equal", "near", "explained", "unexplained", "within bound", "beyond bound", "not measured"
@@ -360,7 +360,7 @@ def compare(point: Point, kernel: Kernel | None = None) -> list[Row]:
     Args:
         kernel: the point's, where it is known: some reasons apply to some launches only.
     """
-    launch = kernel.launch(json.loads(point.params), *point.size) if kernel else None
+    launch = launch_of(point, kernel, json.loads(point.params))
     flags = launch is not None and bool(launch.scratch_bytes)
     chosen = sources(point)
     counts = {
@@ -614,7 +614,7 @@ def notes(point: Point, kernel: Kernel | None, params: Mapping[str, int]) -> lis
                 " loads; what they write is no shared store."
             ).format(copies=f"{copies:,.0f}")
         )
-    launch = kernel.launch(params, *point.size) if kernel else None
+    launch = launch_of(point, kernel, params)
     if launch and launch.tensor_maps:
         helpers = [
             f"{mapped.helper.entry} ({mapped.matrix})"

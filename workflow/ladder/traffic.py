@@ -33,7 +33,7 @@ from .emulator.result import (
     TMA_LOAD_SECTORS,
 )
 from .emulator.sampling import sampling_fault
-from .manifest import Kernel
+from .manifest import Kernel, Launch
 from .status import RANKED, Status
 
 SECTOR_BYTES = theory.SECTOR_BYTES
@@ -158,11 +158,21 @@ def outcome(point: Point) -> Outcome:
     return "skipped" if str(point.status).startswith("skipped_") else "fault"
 
 
+def launch_of(point: Point, kernel: Kernel | None, params: Mapping[str, int]) -> Launch | None:
+    """The launch of a point; None without a kernel, or if that had other parameters then.
+
+    A result set may be older than the manifest that lies here.
+    """
+    if kernel is None or set(kernel.manifest.parameters) - set(params):
+        return None
+    return kernel.launch(params, *point.size)
+
+
 def ran_whole(point: Point, kernel: Kernel | None, params: Mapping[str, int]) -> bool:
     """Whether every block of the grid ran, rather than a few that stand for all."""
     if point.m * point.n * point.k <= LARGEST_FULL_RUN:
         return True
-    launch = kernel.launch(params, *point.size) if kernel else None
+    launch = launch_of(point, kernel, params)
     if launch is None:
         return False
     cluster = launch.cluster or (1, 1, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterator
@@ -16,14 +17,17 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 import tables_fixture as tf
-from ladder import figures, stats, traffic
+from ladder import figures, schema, stats, traffic
 from ladder.config import Figures
 from ladder.documents import UserError
 from ladder.emulator.result import TMA_LOAD_BYTES, TMA_LOAD_SECTORS
 from ladder.figures import Results, drawing
+from ladder.manifest import TensorCores
 from ladder.status import RANKED, Status
+from ladder.tune import TRIALS
 
 KERNELS = tf.repository_kernels()
+ROOT = Path(__file__).resolve().parent.parent
 NAIVE = {"BLOCK_X": 16, "BLOCK_Y": 16}
 WIDE = {"BLOCK_X": 32, "BLOCK_Y": 8}
 
@@ -70,6 +74,7 @@ def test_every_figure_has_all_its_files(typical: Path) -> None:
     records = figures.read_index(typical / "figures")
     names = {record.name for record in records}
     assert {"ladder", "traffic", "tflops_by_size", "roofline", "shapes", "cache_modes"} <= names
+    assert {"speed_up", "samples", "drift", "accuracy", "energy"} <= names
     assert {"block_shape_01_naive", "block_shape_03_shared_tile"} <= names
     listed = {name for record in records for name in record.files.values()} | {"figures.json"}
     assert listed == {path.name for path in (typical / "figures").iterdir()}
@@ -83,6 +88,7 @@ def test_the_index_places_figures_by_topic_and_kernel(typical: Path) -> None:
     assert {record.topic for record in records} <= set(figures.TOPICS)
     sweeps = {record.kernel for record in records if record.topic == "blocks"}
     assert sweeps == {"01_naive", "03_shared_tile"}
+    assert {"samples", "accuracy", "energy", "shapes"} <= {record.topic for record in records}
 
 
 def test_an_index_of_another_version_says_what_to_do(typical: Path, tmp_path: Path) -> None:
@@ -97,11 +103,15 @@ def test_captions_state_units_samples_gpu_driver_and_date(typical: Path) -> None
     for record in figures.read_index(typical / "figures"):
         text = (typical / "figures" / record.files["caption"]).read_text(encoding="utf-8")
         assert record.caption in text
-        said = "nothing was measured" if "projected" in record.name else "n = 40 samples"
+        said = {
+            "roofline_projected": "nothing was measured",
+            "accuracy": "Largest of n = ",
+            "energy": "Nothing could be drawn: no reading of the energy counter.",
+        }.get(record.name, "n = 40 samples")
         assert said in text
         assert "Measured on Synthetic GPU, driver 999.00, 2026-01-02." in text
         assert "replayed" not in text.lower()
-        assert re.search("TFLOPS|flop|percent|hroughput", text)
+        assert record.empty or re.search("TFLOPS|flop|percent|hroughput|u = 2", text)
 
 
 def test_the_csv_holds_the_rows_that_were_drawn(typical: Path, loaded: Results) -> None:
@@ -217,7 +227,7 @@ def test_little_data_gives_figures_that_say_so(tmp_path: Path, case: str, rc: No
         for width in (figures.SINGLE_COLUMN_IN, figures.DOUBLE_COLUMN_IN):
             figure = plan.draw(plan.table, look_of(results, width))
             figure.draw_without_rendering()
-            said = re.search(r"No (square|parameter|kernel|rectangular|size) ", words(figure))
+            said = re.search(r"No (square|parameter|kernel|rectangular|size|point) ", words(figure))
             assert bool(said) == plan.table.empty, plan.name
         assert ("Nothing could be drawn" in figures.caption(plan, results)) == plan.table.empty
         if case != "one point":
@@ -516,6 +526,134 @@ def test_beside_a_tile_a_label_names_what_tells_sets_apart() -> None:
     assert figures.params_label(sets[0], sets) == f"{tile}, GROUP 1"
     assert figures.params_label(sets[0], sets[:1]) == figures.params_label(sets[0], []) == tile
     assert figures.params_label('{"TILE":16}', []) == "TILE 16"
+
+
+def with_trials(folder: Path, *trials: tuple[dict[str, int], float, str]) -> None:
+    """The table of a search beside the others: parameters, TFLOPS and status of each set."""
+    rows = [
+        {"kernel": "01_naive", "params": tf.canonical(params), "m": 1024, "n": 1024, "k": 1024,
+         "status": status, "tflops": tflops, "gpu_name": tf.GPU_NAME}
+        for params, tflops, status in trials
+    ]  # fmt: skip
+    table = schema.table(TRIALS, rows)
+    schema.write(folder / "tune" / "01_naive.parquet", "trials", table)
+
+
+def test_pairs_of_parameters_show_the_fastest_set_of_a_sweep_or_a_search(tmp_path: Path) -> None:
+    folder = tmp_path / "tables"
+    shape = (1024, 1024, 1024)
+    tf.write(folder, runs=[tf.gpu_run()],
+             **points_of(tf.point("01_naive", NAIVE, shape, tflops=2.0)))  # fmt: skip
+    with_trials(
+        folder,
+        (WIDE, 3.0, "ok"),
+        ({"BLOCK_X": 32, "BLOCK_Y": 16}, 4.0, "ok"),
+        ({"BLOCK_X": 16, "BLOCK_Y": 8}, 1.0, "ok"),
+        ({"BLOCK_X": 64, "BLOCK_Y": 8}, 9.0, "wrong_result"),
+    )
+    results = figures.load_results(folder, KERNELS, tf.gpus_yaml(tmp_path))
+    table = figures.pairs_table(results, "01_naive")
+    cells = {(row.x_value, row.y_value): row.tflops for row in table.itertuples()}
+    expected = {(16, 16): 2.0, (32, 8): 3.0, (32, 16): 4.0, (16, 8): 1.0}
+    assert cells == pytest.approx(expected, rel=0.02)
+    assert set(zip(table["x"], table["y"], strict=True)) == {("BLOCK_X", "BLOCK_Y")}
+    assert table["samples"].notna().sum() == 1
+
+
+def test_values_that_always_went_together_are_no_pair(tmp_path: Path) -> None:
+    sets = [{"BLOCK_X": x, "BLOCK_Y": 256 // x} for x in (8, 16, 32, 64)]
+    pairs = [tf.point("01_naive", params) for params in sets]
+    results = results_of(tmp_path, runs=[tf.gpu_run()], **points_of(*pairs))
+    assert figures.pairs_table(results, "01_naive").empty
+
+
+def test_families_are_never_ranked_together(tmp_path: Path, rc: None) -> None:
+    naive = KERNELS["01_naive"]
+    cores = TensorCores(inputs="tf32", products=3)
+    kernels = {**KERNELS, "tensor_one": dataclasses.replace(
+        tf.with_changes(naive, family="tensor", tensor_cores=cores, title="On tensor cores"),
+        name="tensor_one",
+    )}  # fmt: skip
+    run = tf.gpu_run()
+    rates = {"01_naive": 5.0, "tensor_one": 99.0, "cublas_fp32": 40.0}
+    pairs = [tf.point(name, NAIVE, run=run, tflops=rate) for name, rate in rates.items()]
+    tf.write(tmp_path / "tables", runs=[run], **points_of(*pairs))
+    results = figures.load_results(tmp_path / "tables", kernels, tf.gpus_yaml(tmp_path))
+    for plan in figures.plans(results):
+        if "kernel" in plan.table and plan.name not in {"accuracy", "drift"}:
+            together = set(plan.table["kernel"].dropna())
+            assert together.isdisjoint({"tensor_one"}) or together == {"tensor_one"}, plan.name
+    assert figures.ladder_table(results, family="tensor")["kernel"].tolist() == ["tensor_one"]
+    names = {plan.name for plan in figures.plans(results)}
+    assert {"ladder", "ladder_tensor", "tflops_by_size", "tflops_by_size_tensor"} <= names
+
+
+def test_public_ladders_are_drawn_on_their_own_gpu_alone_and_say_whose_they_are(
+    tmp_path: Path, rc: None
+) -> None:
+    sheets = tf.gpus_yaml(tmp_path)
+    head = "gpu_name,series,source,kernel,m,n,k,samples,time_median_ns"
+    rows = [f"{name},Theirs,example.org/theirs,best,1024,1024,1024,9,{time}"
+            for name, time in ((tf.GPU_NAME, 2e6), ("Other GPU", 1e6))]  # fmt: skip
+    (tmp_path / "public.csv").write_text("\n".join(["# how", head, *rows]), encoding="utf-8")
+    run = tf.gpu_run()
+    pairs = [tf.point("01_naive", NAIVE, (n, n, n), run=run) for n in (512, 1024)]
+    tf.write(tmp_path / "tables", runs=[run], **points_of(*pairs))
+    results = figures.load_results(tmp_path / "tables", KERNELS, sheets)
+    plan = next(plan for plan in figures.plans(results) if plan.name == "tflops_by_size")
+    public = plan.table[plan.table["kind"] == "public"]
+    assert public["tflops"].tolist() == [pytest.approx(2 * 1024**3 / 2e6 / 1e3)]
+    assert "Theirs*" in words(plan.draw(plan.table, look_of(results)))
+    assert "Theirs, example.org/theirs" in figures.caption(plan, results)
+    assert "01_naive" in set(figures.ladder_table(results)["kernel"])
+    assert "Theirs" not in set(figures.ladder_table(results)["series"])
+    (tmp_path / "public.csv").write_text("gpu,time\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"public\.csv: the columns are gpu, time; they must be"):
+        figures.load_results(tmp_path / "tables", KERNELS, sheets)
+
+
+def test_the_projects_own_table_of_public_ladders_is_readable(tmp_path: Path) -> None:
+    run = tf.gpu_run(gpu_name="NVIDIA H200")
+    tf.write(tmp_path, runs=[run], **points_of(tf.point("01_naive", NAIVE, run=run)))
+    results = figures.load_results(tmp_path, KERNELS, ROOT / "config" / "gpus.yaml")
+    assert set(results.public["series"]) == {"SGEMM_CUDA", "sgemm.cu"}
+    rates = 2.0 * results.public["n"] ** 3 / results.public["time_median_ns"] / 1e3
+    assert rates.between(0.1, 67).all()
+
+
+def test_drift_is_that_of_the_sentinel_and_of_points_between_rounds(tmp_path: Path) -> None:
+    run = tf.gpu_run(sentinel_times_ns="[1000.0, 1010.0, 990.0]")
+    row, samples = tf.point("cublas_fp32")
+    for sample in samples:
+        sample["time_per_launch_ns"] = 100.0 + 3.0 * sample["round"]
+    results = results_of(tmp_path, runs=[run], points=[row], samples=samples)
+    table = figures.drift_table(results)
+    sentinel = table[table["what"] == "sentinel"]
+    assert sentinel["change_pct"].tolist() == pytest.approx([0.0, 1.0, -1.0])
+    assert table[table["what"] == "rounds"]["change_pct"].tolist() == pytest.approx([3.0])
+    spread = figures.samples_table(results)
+    assert sorted(set(spread["time_ns"])) == [100.0, 103.0]
+    assert len(spread) == len(samples)
+
+
+def test_accuracy_is_the_worst_of_a_kernel_at_each_k(tmp_path: Path) -> None:
+    rows = [
+        tf.point("01_naive", params, (m, 64, 64), eta_max=eta, eta_rms=eta / 10)[0]
+        for params, m, eta in ((NAIVE, 64, 2.0), (WIDE, 64, 5.0), (NAIVE, 128, 3.0))
+    ]
+    results = results_of(tmp_path, runs=[tf.gpu_run()], points=rows)
+    (row,) = figures.accuracy_table(results).to_dict("records")
+    assert (row["k"], row["points"], row["eta_max"], row["eta_rms"]) == (64, 3, 5.0, 0.5)
+    assert row["elements"] == 128 * 64
+
+
+def test_energy_is_work_over_joules_and_leaves_out_what_was_not_read(tmp_path: Path) -> None:
+    known = {"energy_per_launch_j": 2.0, "gflops_per_w": 30.0, "energy_span_s": 1.0}
+    pairs = [tf.point("cublas_fp32", **known), tf.point("01_naive", NAIVE)]
+    results = results_of(tmp_path, runs=[tf.gpu_run()], **points_of(*pairs))
+    (row,) = figures.energy_table(results).to_dict("records")
+    assert row["kernel"] == "cublas_fp32"
+    assert row["power_w"] == pytest.approx(2.0 / row["time_median_ns"] * 1e9)
 
 
 def test_a_sweep_without_any_time_has_no_figure(tmp_path: Path) -> None:

@@ -626,6 +626,7 @@ class Stream:
             "settle_s": self._settle_s,
             "settled_sm_clock_mhz": self._settled_mhz,
             "sentinel_median_ns": sentinels[len(sentinels) // 2] if sentinels else None,
+            "sentinel_times_ns": json.dumps(self._sentinels),
             "sentinel_max_drift_pct": self._drift_pct,
             "drift_repeats": self._drift_repeats,
             "wall_s": time.monotonic() - started,

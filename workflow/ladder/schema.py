@@ -68,6 +68,7 @@ RUNS = pa.schema(
         ("settle_s", pa.float64()),
         ("settled_sm_clock_mhz", pa.float64()),
         ("sentinel_median_ns", pa.float64()),
+        ("sentinel_times_ns", pa.string()),  # JSON list: its median times in their order
         ("sentinel_max_drift_pct", pa.float64()),
         ("drift_repeats", pa.int32()),
         ("worker_restarts", pa.int32()),

@@ -9,7 +9,9 @@ newest run's. Series are told apart by marker and dash as well as by colour, so 
 read in grey.
 """
 
-from .drawing import TOPICS, FigureRecord, caption, draw_all, plans, read_index, save
+from .accuracy import accuracy_table
+from .drawing import FigureRecord, draw_all, read_index, save
+from .energy import energy_table
 from .loads import COUNTED_BY, traffic_figure, traffic_table
 from .looks import (
     DOUBLE_COLUMN_IN,
@@ -28,6 +30,7 @@ from .looks import (
     spread,
 )
 from .marks import name_marks, read_marks
+from .plans import TOPICS, caption, plans
 from .results import (
     Results,
     as_record,
@@ -42,9 +45,11 @@ from .results import (
 )
 from .rooflines import hierarchical_table, projection_table, roofline, roofline_table
 from .rungs import ladder, ladder_table
-from .sizes import shapes_table, tflops_by_size, tflops_by_size_table
-from .steps import LIMIT_NAMES, RESOURCE_NAMES, steps_table
-from .sweeps import swept_kernels
+from .scatter import drift_table, samples_table
+from .shapes import shapes_table, speed_up_table
+from .sizes import tflops_by_size, tflops_by_size_table
+from .steps import LIMIT_NAMES, RESOURCE_NAMES, predictions_table, steps_table
+from .sweeps import pairs_table, swept_kernels
 
 __all__ = [
     "COUNTED_BY",
@@ -62,10 +67,13 @@ __all__ = [
     "FigureRecord",
     "Look",
     "Results",
+    "accuracy_table",
     "as_record",
     "best",
     "caption",
     "draw_all",
+    "drift_table",
+    "energy_table",
     "hierarchical_table",
     "ladder",
     "ladder_table",
@@ -73,20 +81,24 @@ __all__ = [
     "looks",
     "name_marks",
     "origin",
+    "pairs_table",
     "params_label",
     "params_order",
     "plans",
+    "predictions_table",
     "projection_table",
     "rc",
     "read_index",
     "read_marks",
     "roofline",
     "roofline_table",
+    "samples_table",
     "save",
     "series_styles",
     "shape_label",
     "shapes_table",
     "speed_up",
+    "speed_up_table",
     "spread",
     "squares",
     "steps_table",

@@ -1,4 +1,4 @@
-"""Every figure of a result set with its caption, and the files of each."""
+"""Drawing the figures of a result set: their files and the index of them."""
 
 from __future__ import annotations
 
@@ -6,66 +6,30 @@ import gc
 import io
 import json
 import multiprocessing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
 
-from .. import model
 from ..config import Figures
 from ..documents import UserError
 from ..manifest import Kernel
-from .loads import COUNTED_BY, counted_mark, traffic_figure, traffic_table
-from .looks import FONT_SIZE_PT, Look, looks, origin, rc
+from .looks import FONT_SIZE_PT, Look, looks, rc
 from .marks import name_marks
-from .results import Results, load_results, shape_label
-from .rooflines import (
-    hierarchical_roofline,
-    hierarchical_table,
-    projection,
-    projection_table,
-    roofline,
-    roofline_table,
-)
-from .rungs import ladder, ladder_table
-from .sizes import (
-    cache_modes,
-    cache_modes_table,
-    shapes,
-    shapes_table,
-    tflops_by_size,
-    tflops_by_size_table,
-)
-from .steps import steps_figure, steps_table
-from .sweeps import block_shape_heatmap, block_shape_table, swept_kernels
+from .plans import Plan, Topic, caption, plans
+from .results import load_results
 
 _COMPRESSION = 4
 """Of PNG files: 9 takes twice the time for 3 % of the size."""
-
-Topic = Literal[
-    "ladder",
-    "traffic",
-    "sizes",
-    "shapes",
-    "blocks",
-    "roofline",
-    "prediction",
-    "samples",
-    "accuracy",
-    "energy",
-]
-TOPICS: tuple[Topic, ...] = get_args(Topic)
-"""What figures are about, in the report's order."""
 
 
 @dataclass(frozen=True)
@@ -86,259 +50,6 @@ class FigureRecord:
     """Whether the figure only says that there is nothing to draw."""
     files: dict[str, str]
     """File names beside the index: svg, pdf, png, csv, caption; `*_single` for one column."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A figure before it is drawn."""
-
-    name: str
-    title: str
-    topic: Topic
-    table: pd.DataFrame
-    draw: Callable[[pd.DataFrame, Look], Figure]
-    explanation: str
-    alt: str
-    counted: bool = False
-    """Whether it shows counts, which need no GPU, with times at most beside them."""
-    projected: bool = False
-    """Whether it shows bounds for another GPU, and nothing that was measured."""
-    kernel: str | None = None
-    """The one kernel that it shows; None if it shows several."""
-
-
-def plans(results: Results) -> Iterator[Plan]:
-    """Every figure of a result set with its table, in the report's order."""
-    table = ladder_table(results)
-    yield Plan(
-        "ladder",
-        "The ladder at one size",
-        "ladder",
-        table,
-        ladder,
-        "Throughput of each rung with its fastest parameter set at the largest square size that"
-        " most rungs have, in TFLOPS (2MNK flop over the median time) and percent of cuBLAS FP32"
-        " (dashed line). The dark stroke at a bar's end is the median's 95 % interval.",
-        _alt_values(table, "Bars of TFLOPS"),
-    )
-    table = traffic_table(results)
-    size = shape_label(*table.iloc[0][["m", "n", "k"]]) if len(table) else ""
-    yield Plan(
-        "traffic",
-        "What a load of a warp moves, and what of it is used",
-        "traffic",
-        table,
-        traffic_figure,
-        f"Loads of global memory at N = {size}, for every parameter set of the first rung and the"
-        " best of each other. A warp's 32 lanes load together: one request. Memory answers in"
-        " sectors of 32 bytes (boxes), whole ones only; the filled part are the bytes that some"
-        " lane asked for. Few boxes and full boxes are both good. Right of them, the sectors of the"
-        " whole product: how often the rung asks at all.",
-        _alt_traffic(table),
-        counted=True,
-    )
-    table = tflops_by_size_table(results)
-    fastest = table[table["best"].fillna(False).astype(bool)]
-    largest = fastest.sort_values("n").drop_duplicates("series", keep="last")
-    yield Plan(
-        "tflops_by_size",
-        "Throughput by matrix size",
-        "sizes",
-        table,
-        tflops_by_size,
-        "Throughput in TFLOPS (2N\u00b3 flop over the median time) of square products, rotating"
-        " buffers. Bold lines: the fastest parameter set at each size that is a multiple of 32;"
-        " hollow markers: other sizes; thin lines: the other parameter sets. Vertical strokes are"
-        " the medians' 95 % intervals, often smaller than the marker. TF32 rounds its inputs to"
-        " 10 mantissa bits; it is drawn on a scale of its own and takes no part in the ranking.",
-        _alt_values(largest, "Lines of TFLOPS against matrix size; at the largest size"),
-    )
-    for name in swept_kernels(results):
-        table = block_shape_table(results, name)
-        top = table[table["best"]].drop_duplicates("n")
-        yield Plan(
-            f"block_shape_{name}",
-            f"Parameter sweep: {results.title(name)}",
-            "blocks",
-            table,
-            block_shape_heatmap,
-            "Throughput in TFLOPS of every parameter set (rows) at every square size (columns),"
-            " rotating buffers. The shade is the percentage of the fastest set at that size, which"
-            " is framed and bold; a dash is a point without a valid time.",
-            "Heat map; fastest set by size: "
-            + "; ".join(
-                f"N = {row.n}: {row.label}, {row.tflops:.3g} TFLOPS" for row in top.itertuples()
-            ),
-            kernel=name,
-        )
-    table = roofline_table(results)
-    yield Plan(
-        "roofline",
-        "Roofline",
-        "roofline",
-        table,
-        roofline,
-        "Throughput against arithmetic intensity, both logarithmic. Filled markers count the bytes"
-        " that the kernel's threads request (closed form of its manifest), hollow ones the"
-        " compulsory bytes, every matrix moved once. A filled marker above the DRAM roof means"
-        " that registers, shared memory and caches served most requests. Solid roofs were measured"
-        " on this GPU: a loop of multiply-adds on registers, and a copy in DRAM. Dashed ones are"
-        " no measurement: the FP32 peak at the maximum clock, and the datasheet's DRAM bandwidth.",
-        _alt_values(
-            table[table["traffic"] == "requested"],
-            "Roofline; requested intensity",
-            "flop_per_byte",
-            "flop/byte",
-        ),
-    )
-    if results.projected:
-        yield _projected(results, results.projected.name)
-    if results.ceilings:
-        yield from _under_measured_roofs(results)
-    table = shapes_table(results)
-    yield Plan(
-        "shapes",
-        "Rectangular and odd shapes",
-        "shapes",
-        table,
-        shapes,
-        "Speed in percent of cuBLAS FP32 in the same run (100, vertical line) for rectangular sizes"
-        " M\u00d7N\u00d7K and for squares that are no multiple of 32, with each kernel's fastest"
-        " parameter set; logarithmic.",
-        _alt_ranges(table, "Percent of cuBLAS FP32 by shape", "pct_of_reference"),
-    )
-    table = cache_modes_table(results)
-    yield Plan(
-        "cache_modes",
-        "Hot, cold and rotating buffers",
-        "sizes",
-        table,
-        cache_modes,
-        "Throughput relative to rotating buffers (100 %) by the parameter set that is fastest"
-        " there. Rotating: launches alternate between buffers that together exceed twice the L2"
-        " cache; hot: one set of buffers; cold: the L2 cache is cleared before each launch.",
-        _alt_ranges(table, "Percent of rotating throughput", "pct_of_rotating"),
-    )
-
-
-def _projected(results: Results, name: str) -> Plan:
-    """The roofline of a GPU that nothing was measured on."""
-    table = projection_table(results)
-    return Plan(
-        "roofline_projected",
-        f"What a datasheet says of the {name}",
-        "roofline",
-        table,
-        projection,
-        f"A projection: nothing was measured on a {name}, and no time is claimed for it. The roofs"
-        " are its FP32 peak and DRAM bandwidth by the vendor's datasheet; they meet at its machine"
-        " balance. Markers stand at the intensities of the kernels, which do not depend on the"
-        " GPU, and at what the roofs allow there. The compulsory intensity (hollow) is a bound for"
-        " certain; caches may lift a kernel above that of its requests (filled).",
-        _alt_values(
-            table[table["kind"] == "ridge"],
-            "Projected roofline; ridge",
-            "flop_per_byte",
-            "flop/byte",
-        ),
-        projected=True,
-    )
-
-
-def _under_measured_roofs(results: Results) -> Iterator[Plan]:
-    """The figures that need the ceilings of this GPU."""
-    table = hierarchical_table(results)
-    yield Plan(
-        "roofline_hierarchical",
-        "Roofline at every level of the memory",
-        "roofline",
-        table,
-        hierarchical_roofline,
-        "Each kernel's fastest parameter set at the intensity of the traffic that was counted at a"
-        f" level ({_counted_by(table)}): sectors of 32 bytes that global accesses touch (L1),"
-        " wavefronts of 128 bytes (shared memory), bytes between L2 and the SMs, bytes of DRAM."
-        " Solid roofs were measured on this GPU by kernels that do nothing else; dashed ones are of"
-        " the datasheet. A marker on the slope of a panel waits for that level; one under the flat"
-        " roof of every panel for something else.",
-        _alt_levels(table),
-    )
-    table = steps_table(results)
-    yield Plan(
-        "steps",
-        "What limits each rung, by the model",
-        "prediction",
-        table,
-        steps_figure,
-        "Markers: the time that each resource alone would take, from the counts of the launch and"
-        " the measured ceilings of this GPU, in percent of the measured time. Bar: the model's"
-        " time, a p-norm of these. In the shaded band it is within"
-        f" {100 * model.TOLERANCE:.0f} % of the measured time; elsewhere the model does not hold."
-        " The rightmost marker is what limits the rung.",
-        _alt_values(table, "Model by rung", "model_error_pct", "% off the measured time"),
-    )
-
-
-def _alt_values(
-    table: pd.DataFrame, start: str, column: str = "tflops", unit: str = "TFLOPS"
-) -> str:
-    values = [
-        f"{row['series']} {row[column]:.3g} {unit}"
-        for _, row in table.iterrows()
-        if row.get("kind") != "ceiling" and pd.notna(row[column])
-    ]
-    return f"{start}: {'; '.join(values)}." if values else "No data."
-
-
-def _counted_by(table: pd.DataFrame) -> str:
-    kinds = table["counted_by"].dropna().unique()
-    return "; ".join(COUNTED_BY.get(str(kind), "closed forms") for kind in kinds) or "none was"
-
-
-def _alt_levels(table: pd.DataFrame) -> str:
-    parts = [
-        f"{row.series} {row.flop_per_byte:.3g} flop/byte of {row.level}"
-        for row in table[table["level"].notna()].itertuples()
-    ]
-    return f"Rooflines by level: {'; '.join(parts)}." if parts else "No data."
-
-
-def _alt_traffic(table: pd.DataFrame) -> str:
-    parts = [
-        f"{row.series} {row.label} {row.sectors_per_request:.3g} sectors per request,"
-        f" {row.useful_bytes_per_sector:.3g} of 32 bytes used, {row.sectors:.3g} sectors in all"
-        for row in table.itertuples()
-    ]
-    return f"Boxes for sectors, filled by use: {'; '.join(parts)}." if parts else "No data."
-
-
-def _alt_ranges(table: pd.DataFrame, start: str, column: str) -> str:
-    parts = [
-        f"{name} {group[column].min():.3g} to {group[column].max():.3g} %"
-        for name, group in table.groupby("series", sort=False)
-    ]
-    return f"{start}: {'; '.join(parts)}." if parts else "No data."
-
-
-def caption(plan: Plan, results: Results) -> str:
-    """The caption's text: explanation, number of samples, GPU, driver, date, origin."""
-    mark = origin(results)
-    mark = f"{mark[0].upper()}{mark[1:]}."
-    if plan.table.empty:
-        wanted = "counts in this result set" if plan.counted else "valid time for this figure"
-        return f"Nothing could be drawn: no {wanted}. {mark}"
-    if plan.projected:
-        return f"{plan.explanation} Kernels and parameter sets are those of: {mark}"
-    if plan.counted:
-        words = counted_mark(plan.table.assign(tflops=np.nan), "")
-        text = f"{plan.explanation} {words[0].upper()}{words[1:]}."
-        if plan.table["tflops"].isna().all():
-            return text
-        plan = replace(plan, explanation=f"{text} TFLOPS:", table=plan.table.dropna())
-    counts = plan.table["samples"].dropna()
-    low, high = int(counts.min()), int(counts.max())
-    size = f"{low}" if low == high else f"{low} to {high}"
-    medians = "medians" if plan.counted else "Medians"
-    return f"{plan.explanation} {medians} of n = {size} samples. {mark}"
 
 
 def save(figure: Figure, stem: Path, style: Figures | None = None) -> dict[str, str]:

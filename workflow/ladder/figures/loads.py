@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from .. import traffic
 from ..emulator.result import TMA_LOAD_SECTORS
@@ -207,12 +207,12 @@ def _draw_sectors(
             textcoords="offset points",
             va="center",
             fontsize=6.2 if look.narrow else 6.8,
-        )
+        ).set_in_layout(False)
     room = 0.42
     axes.set_xlim(0, most / (1 - room))
     axes.set_title("One load of a warp" + (":\n" if look.narrow else ": ") + "the sectors it moves")
     axes.set_xlabel("sectors" if look.narrow else "Sectors per request, on average")
-    axes.xaxis.set_major_locator(FixedLocator(range(math.ceil(most) + 1)))
+    axes.xaxis.set_major_locator(MaxNLocator(4 if look.narrow else 8, integer=True))
     axes.grid(visible=False)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
@@ -251,7 +251,7 @@ def _draw_amounts(
             textcoords="offset points",
             va="center",
             fontsize=6.2 if look.narrow else 6.8,
-        )
+        ).set_in_layout(False)
     axes.set_xlim(0, top * (1.9 if look.narrow else 1.35))
     axes.set_title(title)
     axes.xaxis.set_major_locator(FixedLocator([0]))

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import seaborn as sns
 from fontTools.ttLib import TTFont
 from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import QuadMesh
+from matplotlib.colors import Colormap
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from ..config import Figures
@@ -364,3 +368,51 @@ def legend_handles(look: Look, series: Iterable[str], *, line: bool = True) -> l
 def short(value: float) -> str:
     """Three significant digits, trailing zeros kept."""
     return f"{value:#.3g}".rstrip(".") if value < 999.5 else f"{value:.0f}"
+
+
+def heat_map(
+    axes: Axes,
+    shades: np.ndarray,
+    words: Sequence[Sequence[str]],
+    marked: Callable[[int, int], bool],
+    *,
+    cmap: Colormap,
+    limits: tuple[float, float],
+    fontsize: float,
+    dark: Callable[[float], bool],
+) -> QuadMesh:
+    """Cells with words in them, row 0 on top; `marked` ones are framed and bold.
+
+    Args:
+        shades: rows x columns; NaN for a cell without a value, which is muted and has no shade.
+        dark: whether a shade needs light writing.
+    """
+    mesh = axes.pcolormesh(
+        np.ma.masked_invalid(shades), cmap=cmap, vmin=limits[0], vmax=limits[1], edgecolors=PAPER,
+        linewidth=0.7,
+    )  # fmt: skip
+    for (row, column), shade in np.ndenumerate(shades):
+        known, first = not math.isnan(shade), marked(row, column)
+        colour = MUTED if not known else ON_DARK if dark(float(shade)) else INK
+        axes.text(
+            column + 0.5, row + 0.5, words[row][column], ha="center", va="center", color=colour,
+            fontsize=fontsize, fontweight="bold" if first else "normal", in_layout=False,
+        )  # fmt: skip
+        if first:
+            box = Rectangle((column + 0.04, row + 0.06), 0.92, 0.88, fill=False, edgecolor=INK,
+                            linewidth=1.1 if fontsize > 6 else 0.7)  # fmt: skip
+            axes.add_artist(box).set_in_layout(False)
+    rows, columns = shades.shape
+    axes.set_xticks(np.arange(columns) + 0.5)
+    axes.set_yticks(np.arange(rows) + 0.5)
+    axes.set_xlim(0, columns)
+    axes.set_ylim(rows, 0)
+    axes.tick_params(axis="both", length=0)
+    axes.grid(visible=False)
+    axes.spines[["left", "bottom"]].set_visible(False)
+    return mesh
+
+
+def signed(value: float) -> str:
+    """A difference with its sign, as print writes it."""
+    return f"{value:+g}".replace("-", "\u2212") if value else "0"

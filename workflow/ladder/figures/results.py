@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -14,6 +15,7 @@ import pandas as pd
 import pyarrow as pa
 
 from .. import gpus, schema, stats, traffic
+from ..documents import UserError
 from ..manifest import CublasLaunch, Kernel
 from ..status import RANKED
 
@@ -24,6 +26,7 @@ ALIGNED_TO = 32
 PROJECTED = "RTX 5080"
 """The article's GPU: what its datasheet bounds is drawn, and nothing more is said of it."""
 KEY = ["kernel", "params", "m", "n", "k", "cache_mode"]
+_TRIAL_COLUMNS = ["kernel", "params", "m", "n", "k", "tflops"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,10 @@ class Results:
     """The `counters` table: what theory, emulator, machine code and hardware counted."""
     ceilings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Rows of the `ceilings` table that count, by name, of a card of the chosen GPU's model."""
+    public: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """Rows of `config/public.csv` of this GPU's model: other projects' kernels, timed elsewhere."""
+    trials: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=_TRIAL_COLUMNS))
+    """Sets that searches of this GPU measured, with their TFLOPS."""
     projected: gpus.Datasheet | None = None
     """The GPU that the rooflines are projected to; None if it is the one that was measured."""
 
@@ -54,6 +61,11 @@ class Results:
         """The rows that may be drawn, compared and ranked."""
         usable = self.points["status"].isin(RANKED) & self.points["tflops"].notna()
         return self.points[usable & (self.points["tflops"] > 0)]
+
+    @cached_property
+    def samples_by_point(self) -> dict[tuple[Any, ...], pd.DataFrame]:
+        """The samples of each point, by its values of `KEY`."""
+        return {tuple(key): own for key, own in self.samples.groupby(KEY, sort=False)}
 
     @property
     def replayed(self) -> bool:
@@ -136,6 +148,7 @@ def load_results(tables_dir: Path, kernels: Mapping[str, Kernel], gpus_path: Pat
 
     Raises:
         ValueError: if a file holds another table or another schema version.
+        UserError: if `gpus_path` is wrong, or `public.csv` beside it.
     """
     runs, builds, points = (_frame(tables_dir, name) for name in ("runs", "builds", "points"))
     runs = runs.sort_values("started_at", kind="stable", na_position="first")
@@ -154,7 +167,9 @@ def load_results(tables_dir: Path, kernels: Mapping[str, Kernel], gpus_path: Pat
     own = runs[runs["run_id"].isin(own_runs)] if chosen else runs
     run = as_record(own.iloc[-1]) if len(own) else None
     samples = _frame(
-        tables_dir, "samples", [*KEY, "run_id", "superseded", "phase", "time_per_launch_ns"]
+        tables_dir,
+        "samples",
+        [*KEY, "run_id", "round", "index", "superseded", "phase", "time_per_launch_ns"],
     )
     good = (samples["phase"] == "sample") & ~samples["superseded"].fillna(False).astype(bool)
     good &= samples["run_id"].isin(own_runs) & (samples["time_per_launch_ns"] > 0)
@@ -181,8 +196,39 @@ def load_results(tables_dir: Path, kernels: Mapping[str, Kernel], gpus_path: Pat
             for row in _frame_rows(tables_dir, "ceilings")
             if row["status"] in RANKED and row["gpu_name"] in models
         },
+        trials=_trials(tables_dir / "tune", models),
+        public=_public(gpus_path.with_name("public.csv"), models),
         projected=None if projected == sheet else projected,
     )
+
+
+_PUBLIC_COLUMNS = [
+    "gpu_name", "series", "source", "kernel", "m", "n", "k", "samples", "time_median_ns"
+]  # fmt: skip
+
+
+def _trials(folder: Path, models: set[str]) -> pd.DataFrame:
+    """What the searches of a result folder measured on a GPU of one of these models."""
+    tables = [pd.read_parquet(path) for path in sorted(folder.glob("*.parquet"))
+              if not path.name.endswith(".plan.parquet")]  # fmt: skip
+    if not tables:
+        return pd.DataFrame(columns=_TRIAL_COLUMNS)
+    rows = pd.concat(tables)
+    good = rows["tflops"].notna() & rows["status"].isin(RANKED) & rows["gpu_name"].isin(models)
+    return rows.loc[good, _TRIAL_COLUMNS].reset_index(drop=True)
+
+
+def _public(path: Path, models: set[str]) -> pd.DataFrame:
+    """Times of other projects' kernels on a GPU of one of these models; none without the file."""
+    if not path.is_file():
+        return pd.DataFrame(columns=_PUBLIC_COLUMNS)
+    table = pd.read_csv(path, comment="#")
+    if list(table.columns) != _PUBLIC_COLUMNS:
+        raise UserError(
+            f"{path}: the columns are {', '.join(table.columns)};"
+            f" they must be {', '.join(_PUBLIC_COLUMNS)}"
+        )
+    return table[table["gpu_name"].isin(models)].reset_index(drop=True)
 
 
 class _Environment(NamedTuple):
@@ -306,14 +352,16 @@ def squares(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[(rows["m"] == rows["n"]) & (rows["n"] == rows["k"])]
 
 
-def common_size(results: Results, preferred: int | None = None) -> int | None:
-    """The largest square size at which most kernels of the ladder and the reference have a time.
+def common_size(
+    results: Results, preferred: int | None = None, kinds: Iterable[Kind] = FP32_LADDER
+) -> int | None:
+    """The largest square size at which most kernels of a ladder and its reference have a time.
 
     Sizes that fill whole tiles go first; `preferred` is taken if as many kernels have it.
     """
     rows = squares(results.ranked)
-    ladder = rows["kernel"].map(results.kind).isin(FP32_LADDER)
-    rows = rows[(rows["cache_mode"] == "rotating") & ladder]
+    among = rows["kernel"].map(results.kind).isin(list(kinds))
+    rows = rows[(rows["cache_mode"] == "rotating") & among]
     if rows.empty:
         return None
     kernels_at = rows.groupby("n")["kernel"].nunique()
@@ -325,11 +373,8 @@ def common_size(results: Results, preferred: int | None = None) -> int | None:
 
 def times_of(results: Results, row: pd.Series) -> np.ndarray:
     """The timing samples of one point, ns per launch (shape: samples); may be empty."""
-    table = results.samples
-    same = np.ones(len(table), dtype=bool)
-    for name in KEY:
-        same &= (table[name] == row[name]).to_numpy()
-    return table[same]["time_per_launch_ns"].to_numpy(dtype=float)
+    own = results.samples_by_point.get(tuple(row[name] for name in KEY))
+    return np.empty(0) if own is None else own["time_per_launch_ns"].to_numpy(dtype=float)
 
 
 def speed_up(results: Results, baseline: pd.Series, row: pd.Series) -> stats.RatioInterval | None:
@@ -354,6 +399,14 @@ SERIES_COLUMNS = [
     "tflops_ci_low",
     "tflops_ci_high",
 ]
+
+
+def ladder_rows(results: Results, size: int | None, kinds: Iterable[Kind]) -> pd.DataFrame:
+    """The fastest set of each kernel of some kinds at one square size, rotating buffers."""
+    rows = squares(results.ranked)
+    rows = rows[(rows["cache_mode"] == "rotating") & (rows["n"] == size)]
+    rows = with_series(results, best(rows))
+    return rows[rows["kind"].isin(list(kinds))].reset_index(drop=True)
 
 
 def samples_of(results: Results, key: traffic.Key) -> float | None:

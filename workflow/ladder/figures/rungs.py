@@ -11,40 +11,39 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from .. import stats
+from ..manifest import Family
 from .looks import GRID, INK, Look, message_figure, new_figure, short
 from .results import (
     FP32_LADDER,
     SERIES_COLUMNS,
+    Kind,
     Results,
-    best,
     common_size,
+    ladder_rows,
     params_label,
     speed_up,
-    squares,
-    with_series,
 )
 
+LADDERS: dict[Family, tuple[Kind, ...]] = {"fp32": FP32_LADDER, "tensor": ("tensor",)}
+"""What each family's ladder ranks: the FP32 units' beside cuBLAS, the tensor cores' alone."""
 
-def ladder_table(results: Results, size: int | None = None) -> pd.DataFrame:
-    """Each rung's best parameter set, and the reference, at one square size.
+
+def ladder_table(
+    results: Results, size: int | None = None, family: Family = "fp32"
+) -> pd.DataFrame:
+    """Each rung's best parameter set, and the reference, at one square size; families never mixed.
 
     Ratios are speeds relative to the reference (`vs_reference`) and to the rung before
     (`vs_previous`), each with its 95 % bootstrap interval and verdict; null without samples.
     """
-    size = common_size(results) if size is None else size
-    rows = squares(results.ranked)
-    at_size = rows[(rows["cache_mode"] == "rotating") & (rows["n"] == size)]
-    rows = (
-        with_series(results, best(at_size))
-        if len(at_size)
-        else at_size.assign(kind=None, series=None, best=None)
-    )
-    rows = rows[rows["kind"].isin(FP32_LADDER)].reset_index(drop=True)
+    kinds = LADDERS[family]
+    size = common_size(results, kinds=kinds) if size is None else size
+    rows = ladder_rows(results, size, kinds)
     reference = next((row for _, row in rows.iterrows() if row["kind"] == "reference"), None)
     previous: pd.Series | None = None
     ratios = []
     for _, row in rows.iterrows():
-        is_rung = row["kind"] == "rung"
+        is_rung = row["kind"] != "reference"
         ratios.append(
             {
                 **_ratio_columns(results, "reference", reference if is_rung else None, row),

@@ -1,17 +1,18 @@
-"""Throughput by matrix size, awkward shapes, and the state of the cache."""
+"""Throughput by matrix size and by the state of the cache."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from typing import Any
 
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 
+from ..manifest import Family
 from .looks import (
     GRID,
     INK,
@@ -23,65 +24,55 @@ from .looks import (
     new_figure,
     size_axis,
 )
-from .results import (
-    ALIGNED_TO,
-    FP32_LADDER,
-    SERIES_COLUMNS,
-    Results,
-    best,
-    shape_label,
-    squares,
-    with_series,
-)
+from .results import ALIGNED_TO, SERIES_COLUMNS, Results, best, squares, with_series
+from .rungs import LADDERS
 
 
-def tflops_by_size_table(results: Results) -> pd.DataFrame:
+def tflops_by_size_table(results: Results, family: Family = "fp32") -> pd.DataFrame:
     """Square sizes with rotating buffers; `best` marks the fastest parameter set of a size.
 
-    A row of kind `ceiling` holds the FP32 peak at the maximum clock.
+    Of the FP32 units' ladder rows of kind `ceiling` hold the FP32 peak at the maximum clock and the
+    measured rate of multiply-adds on registers, and rows of kind `public` other projects' kernels,
+    whose times come from a program of their own.
     """
     rows = squares(results.ranked)
     rows = with_series(results, rows[rows["cache_mode"] == "rotating"])
-    peak = results.peak_tflops
-    if len(rows) and peak is not None:
-        clock = (results.run or {}).get("gpu_max_sm_clock_mhz")
-        ceiling = {
-            "kind": "ceiling",
-            "series": f"FP32 peak at {clock:g} MHz",
-            "tflops": peak,
-            "best": False,
-        }
-        rows = pd.concat([rows, pd.DataFrame([ceiling])], ignore_index=True)
+    kinds = LADDERS[family] + (("tf32",) if family == "fp32" else ())
+    rows = rows[rows["kind"].isin(kinds)]
+    if len(rows) and family == "fp32":
+        more = [*_ceilings(results), *_public_rows(results)]
+        rows = pd.concat([rows, pd.DataFrame(more)], ignore_index=True) if more else rows
     return rows[SERIES_COLUMNS]
 
 
-def shapes_table(results: Results) -> pd.DataFrame:
-    """Rectangular sizes, and squares that fill no whole tile: speed relative to the reference."""
-    rows = results.ranked
-    odd = (rows["m"] != rows["n"]) | (rows["n"] != rows["k"]) | (rows["n"] % ALIGNED_TO != 0)
-    rows = rows[odd & (rows["cache_mode"] == "rotating")]
-    rows = with_series(results, best(rows))
-    rows["shape"] = [shape_label(*key) for key in zip(rows["m"], rows["n"], rows["k"], strict=True)]
-    base = rows[rows["kind"] == "reference"].set_index(["m", "n", "k"])["time_median_ns"]
-    keys = pd.MultiIndex.from_frame(rows[["m", "n", "k"]])
-    rows["pct_of_reference"] = 100 * base.reindex(keys).to_numpy() / rows["time_median_ns"]
-    rows = rows[rows["kind"] == "rung"].dropna(subset=["pct_of_reference"])
-    return rows[
-        [
-            "kind",
-            "kernel",
-            "series",
-            "params",
-            "shape",
-            "m",
-            "n",
-            "k",
-            "samples",
-            "time_median_ns",
-            "tflops",
-            "pct_of_reference",
-        ]
+def _ceilings(results: Results) -> list[dict[str, Any]]:
+    found = []
+    if results.peak_tflops is not None:
+        clock = (results.run or {}).get("gpu_max_sm_clock_mhz")
+        found.append((f"FP32 peak at {clock:g} MHz", results.peak_tflops))
+    if "fma" in results.ceilings:
+        found.append(("multiply-adds, measured", results.ceilings["fma"]["value"]))
+    return [
+        {"kind": "ceiling", "series": name, "tflops": value, "best": False} for name, value in found
     ]
+
+
+def _public_rows(results: Results) -> list[dict[str, Any]]:
+    table = squares(results.public) if len(results.public) else results.public
+    found = []
+    for row in table.to_dict("records"):
+        flop = 2.0 * math.prod(row[side] for side in "mnk")
+        found.append(
+            {
+                **{name: row[name] for name in ("series", *"mnk", "samples", "time_median_ns")},
+                "kind": "public",
+                "kernel": f"{row['source']} {row['kernel']}",
+                "cache_mode": "hot",
+                "best": True,
+                "tflops": flop / row["time_median_ns"] / 1e3,
+            }
+        )
+    return found
 
 
 def cache_modes_table(results: Results) -> pd.DataFrame:
@@ -122,14 +113,22 @@ def tflops_by_size(table: pd.DataFrame, look: Look) -> Figure:
     other sizes are markers of their own, since a line through 2047 and 2048 would only draw a
     saw tooth. Series that are not FP32 accurate have a strip and a scale of their own.
     """
-    rows = table[table["kind"] != "ceiling"]
+    public = table[table["kind"] == "public"]
+    rows = table[~table["kind"].isin(["ceiling", "public"])]
     if rows.empty:
         return message_figure(look, "No square size has a time that may be drawn.")
     has_tf32 = bool((rows["kind"] == "tf32").any())
-    fp32 = rows[rows["kind"].isin(FP32_LADDER)]
+    fp32 = rows[rows["kind"] != "tf32"]
+    public = public[public["n"].between(rows["n"].min(), rows["n"].max())]
     height = (3.3 if look.narrow else 3.4) + (0.85 if has_tf32 else 0)
     series = list(dict.fromkeys(fp32["series"]))
-    figure = new_figure(look, height, legend_handles(look, series) if look.narrow else ())
+    handles = legend_handles(look, series) if look.narrow else []
+    handles += [
+        Line2D([], [], marker=marker, label=f"{name}*", **_PUBLIC_LOOK)
+        for name, marker in _public_markers(public).items()
+        if look.narrow
+    ]
+    figure = new_figure(look, height, handles)
     if has_tf32:
         strip, main = figure.subplots(2, 1, sharex=True, height_ratios=[1, 3.4])
         _draw_tf32_strip(strip, rows[(rows["kind"] == "tf32") & rows["best"]], look)
@@ -148,27 +147,32 @@ def tflops_by_size(table: pd.DataFrame, look: Look) -> Figure:
                 zorder=2,
             )
     _draw_series(main, fp32[fp32["best"]], look)
+    for name, marker in _public_markers(public).items():
+        own = public[public["series"] == name]
+        main.plot(own["n"], own["tflops"], marker=marker, zorder=2, **_PUBLIC_LOOK)
     ceiling = table[table["kind"] == "ceiling"]
     top = float(fp32["tflops"].max()) if len(fp32) else 0.0
     labels = []
     for _, row in ceiling.iterrows():
-        main.axhline(row["tflops"], color=INK, linewidth=0.9, linestyle=(0, (1, 1.5)), zorder=1)
+        measured = "measured" in row["series"]
+        dashes = "-" if measured else (0, (1, 1.5))
+        main.axhline(row["tflops"], color=INK, linewidth=0.9, linestyle=dashes, zorder=1)
         top = max(top, float(row["tflops"]))
         labels.append((float(row["tflops"]), row["series"], INK, False))
     main.set_ylim(0, top * 1.06)
-    main.set_ylabel("TFLOPS (FP32)")
+    main.set_ylabel("TFLOPS (tensor cores)" if "tensor" in set(fp32["kind"]) else "TFLOPS (FP32)")
     main.grid(axis="x", visible=False)
     size_axis(main, rows["n"])
     if look.narrow:
-        for y, text, _, _ in labels:
+        for index, (y, text, _, _) in enumerate(labels):  # the peak above its line, then below
             main.annotate(
                 text,
                 xy=(0.01, y),
                 xycoords=("axes fraction", "data"),
-                xytext=(0, 2),
+                xytext=(0, -2 if index else 2),
                 textcoords="offset points",
                 fontsize=6.5,
-                va="bottom",
+                va="top" if index else "bottom",
             )
         main.set_ylim(0, top * 1.12)
     else:
@@ -178,9 +182,23 @@ def tflops_by_size(table: pd.DataFrame, look: Look) -> Figure:
             labels.append(
                 (float(last["tflops"]), name, look.styles[name].colour, last["kind"] == "reference")
             )
+        for name in _public_markers(public):
+            own = public[public["series"] == name]
+            labels.append((float(own["tflops"].iloc[-1]), f"{name}*", MUTED, False))
         end_labels(main, labels, 2.75)
     figure.align_ylabels()
     return figure
+
+
+_PUBLIC_LOOK: dict[str, Any] = {
+    "color": MUTED, "linewidth": 0.8, "linestyle": (0, (3, 1, 1, 1, 1, 1)), "markersize": 3.4,
+    "markerfacecolor": "white", "markeredgewidth": 0.7,
+}  # fmt: skip
+"""Other projects' kernels: thin, hollow, and with a star at the name."""
+
+
+def _public_markers(public: pd.DataFrame) -> dict[str, str]:
+    return dict(zip(dict.fromkeys(public["series"]), ("s", "D", "v", "^"), strict=False))
 
 
 def _draw_tf32_strip(axes: Axes, rows: pd.DataFrame, look: Look) -> None:
@@ -251,75 +269,6 @@ def _draw_series(axes: Axes, rows: pd.DataFrame, look: Look) -> None:
             linewidth=0.9,
             zorder=2,
         )
-
-
-def shapes(table: pd.DataFrame, look: Look) -> Figure:
-    """Percent of cuBLAS FP32 for each awkward shape, by kernel; columns as `shapes_table`."""
-    if table.empty:
-        return message_figure(
-            look, "No rectangular or odd size was timed for a rung and for cuBLAS FP32."
-        )
-    order = (
-        table.assign(
-            work=table["m"].astype(float) * table["n"] * table["k"],
-            square=(table["m"] == table["n"]) & (table["n"] == table["k"]),
-        )
-        .sort_values(["square", "work", "shape"])["shape"]
-        .drop_duplicates()
-        .tolist()
-    )
-    series = list(dict.fromkeys(table["series"]))
-    figure = new_figure(look, 0.75 + 0.2 * len(order), legend_handles(look, series, line=False))
-    axes = figure.subplots()
-    position = {shape: index for index, shape in enumerate(order)}
-    axes.axvline(100, color=INK, linewidth=1.0, zorder=1)
-    spans = table.groupby("shape")["pct_of_reference"].agg(["min", "max"])
-    for shape, span in spans.iterrows():
-        axes.hlines(
-            position[str(shape)], span["min"], span["max"], color=GRID, linewidth=2.2, zorder=1
-        )
-    for name in series:
-        own = table[table["series"] == name]
-        axes.plot(
-            own["pct_of_reference"],
-            own["shape"].map(position),
-            linestyle="none",
-            marker=look.styles[name].marker,
-            color=look.styles[name].colour,
-            markersize=5,
-            markeredgecolor="white",
-            markeredgewidth=0.4,
-            zorder=3,
-        )
-    axes.set_yticks(range(len(order)), order)
-    axes.set_ylim(len(order) - 0.4, -0.6)
-    _ratio_axis(axes, table["pct_of_reference"])
-    axes.set_xlabel("Percent of cuBLAS FP32 (logarithmic)")
-    axes.set_ylabel("M\u00d7N\u00d7K, or N")
-    axes.grid(axis="y", visible=False)
-    axes.annotate(
-        "cuBLAS",
-        xy=(100, 1),
-        xycoords=("data", "axes fraction"),
-        xytext=(2, 1),
-        textcoords="offset points",
-        fontsize=6.5,
-        va="bottom",
-        ha="center",
-    )
-    return figure
-
-
-def _ratio_axis(axes: Axes, values: Iterable[float]) -> None:
-    """A logarithmic percent axis that shows 100 and the halves and doubles around the values."""
-    low, high = min([100.0, *values]), max([100.0, *values])
-    axes.set_xscale("log", base=2)
-    exponents = range(math.floor(math.log2(low / 100)), math.ceil(math.log2(high / 100)) + 1)
-    ticks = [100 * 2.0**e for e in exponents]
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
-    axes.set_xlim(low / 1.12, high * 1.18)
 
 
 _MODES = {

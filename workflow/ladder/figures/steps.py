@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, NullLocator
 
 from .. import model
 from .counts import counted_points, counted_size
-from .looks import INK, MUTED, Look, message_figure, new_figure, short
+from .looks import INK, MUTED, Look, legend_handles, message_figure, new_figure, short
 from .results import Results
 
 RESOURCE_NAMES: dict[model.Resource, str] = {
@@ -90,6 +92,80 @@ def steps_table(results: Results, size: int | None = None) -> pd.DataFrame:
     if not any("model_ns" in record for record in records):
         records = []
     return pd.DataFrame(records, columns=STEP_COLUMNS)
+
+
+PREDICTION_COLUMNS = [
+    "kind", "kernel", "series", "params", "m", "n", "k", "samples", "counted_by",
+    "time_median_ns", "model_ns", "model_error_pct", "limit",
+]  # fmt: skip
+
+
+def predictions_table(results: Results) -> pd.DataFrame:
+    """The model's time and the measured one of every kernel's best set, wherever it was counted.
+
+    Square sizes, rotating buffers; times in ns. `model_error_pct` is the model's time over the
+    measured one less 100 %.
+    """
+    machine = model.machine_of(results.ceilings)
+    records = []
+    sizes = sorted({point.n for point in results.counted if point.m == point.n == point.k})
+    for size in sizes if machine else []:
+        for item in counted_points(results, size):
+            if item.prediction is None:
+                continue
+            measured = item.row["time_median_ns"]
+            records.append(
+                {
+                    **{name: item.row[name] for name in PREDICTION_COLUMNS[:8]},
+                    "counted_by": item.source,
+                    "time_median_ns": measured,
+                    "model_ns": item.prediction.time_ns,
+                    "model_error_pct": 100 * (item.prediction.time_ns / measured - 1),
+                    "limit": item.prediction.limit,
+                }
+            )
+    return pd.DataFrame(records, columns=PREDICTION_COLUMNS)
+
+
+def predictions_figure(table: pd.DataFrame, look: Look) -> Figure:
+    """Model against measurement, both logarithmic; on the diagonal they agree.
+
+    Columns as `predictions_table` gives them.
+    """
+    if table.empty:
+        return message_figure(
+            look, "No kernel has both a time and the counts that the model needs."
+        )
+    series = list(dict.fromkeys(table["series"]))
+    figure = new_figure(look, 3.2, legend_handles(look, series, line=False))
+    axes = figure.subplots()
+    low = float(table[["time_median_ns", "model_ns"]].min().min()) / 1.6e6
+    high = float(table[["time_median_ns", "model_ns"]].max().max()) * 1.6e-6
+    ends = [low, high]
+    under, over = ([end * (1 + sign * model.TOLERANCE) for end in ends] for sign in (-1, 1))
+    axes.fill_between(ends, under, over, color=MUTED, alpha=0.16, linewidth=0, zorder=0)
+    axes.plot(ends, ends, color=INK, linewidth=0.9, zorder=1)
+    for name in series:
+        own, style = table[table["series"] == name], look.styles[name]
+        axes.plot(own["time_median_ns"] / 1e6, own["model_ns"] / 1e6, linestyle="none",
+                  marker=style.marker, color=style.colour, markersize=5,
+                  markeredgecolor="white", markeredgewidth=0.4, zorder=3)  # fmt: skip
+    for axis, scale, limits, label in (
+        (axes.xaxis, axes.set_xscale, axes.set_xlim, "Measured time, ms"),
+        (axes.yaxis, axes.set_yscale, axes.set_ylim, "Time by the model, ms"),
+    ):
+        scale("log")
+        limits(low, high)
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_locator(NullLocator())
+        axis.set_label_text(label)
+    for size, own in table.groupby("n"):
+        middle = math.sqrt(own["time_median_ns"].min() * own["time_median_ns"].max()) / 1e6
+        axes.annotate(
+            f"N = {size}", xy=(middle, 0.02), xycoords=("data", "axes fraction"), ha="center",
+            va="bottom", fontsize=6.5, color=MUTED,
+        )  # fmt: skip
+    return figure
 
 
 def _step_columns(

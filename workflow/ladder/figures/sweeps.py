@@ -1,19 +1,29 @@
-"""The parameter sets of one kernel by size."""
+"""The parameter sets of one kernel: by size, and by each pair of parameters."""
 
 from __future__ import annotations
 
+import json
+import math
 import textwrap
-import warnings
+from itertools import combinations
+from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from .looks import INK, MUTED, ON_DARK, Look, message_figure, new_figure, short
-from .results import Results, params_label, params_order, squares, with_series
+from .looks import Look, heat_map, message_figure, new_figure, short
+from .results import (
+    Results,
+    common_size,
+    params_label,
+    params_order,
+    shape_label,
+    squares,
+    with_series,
+)
 
 
 def block_shape_table(results: Results, kernel: str) -> pd.DataFrame:
@@ -56,6 +66,107 @@ def swept_kernels(results: Results) -> list[str]:
     return [name for name in results.rungs() if swept.get(name, False) and name in timed]
 
 
+_SHADES = sns.light_palette("#0b4f8a", as_cmap=True)
+_FEWEST_CELLS = 4
+"""Of a pair that has a panel: fewer are read as well from the heat map by size."""
+_MOST_PAIRS = 9
+"""Panels of a figure; pairs that were tried out more thoroughly go first."""
+
+
+def pairs_table(results: Results, kernel: str) -> pd.DataFrame:
+    """Each pair of a kernel's parameters: the fastest set for every pair of values at one size.
+
+    The size is the one at which most sets have a time, of several the ladder's. Sets come from the
+    sweep and from searches (`tune/KERNEL.parquet` of the result folder). A pair counts if some
+    value of one was tried with several of the other; `sets` is the number of sets behind a cell,
+    `samples` those of the fastest one, null if a search measured it.
+    """
+    columns = ["kernel", "series", "m", "n", "k", "x", "x_value", "y", "y_value", "sets",
+               "params", "samples", "tflops", "pct_of_best"]  # fmt: skip
+    rows = results.ranked
+    rows = rows[(rows["cache_mode"] == "rotating") & (rows["kernel"] == kernel)]
+    size = ["m", "n", "k"]
+    keep = ["params", *size, "samples", "tflops"]
+    searched = results.trials[results.trials["kernel"] == kernel].assign(samples=None)
+    tried = pd.concat([rows[keep], searched[keep]]) if len(searched) else rows[keep]
+    tried = tried.drop_duplicates(["params", *size])
+    if tried.empty:
+        return pd.DataFrame(columns=columns)
+    by_size: dict[Any, pd.DataFrame] = dict(iter(tried.groupby(size, sort=True)))
+    usual = common_size(results)
+    chosen = max(by_size, key=lambda key: (len(by_size[key]), key == (usual,) * 3, math.prod(key)))
+    at_size = by_size[chosen].reset_index(drop=True)
+    fastest = float(at_size["tflops"].max())
+    values = pd.DataFrame([json.loads(text or "{}") for text in at_size["params"]])
+    pairs = []
+    for x, y in combinations(map(str, values.columns), 2):
+        cells = values[[x, y]].dropna().drop_duplicates()
+        if len(cells) >= _FEWEST_CELLS and len(cells) > max(cells[x].nunique(), cells[y].nunique()):
+            pairs.append((len(cells), x, y))
+    records: list[dict[str, Any]] = []
+    for _, x, y in sorted(pairs, key=lambda item: -item[0])[:_MOST_PAIRS]:
+        cells_of: Any = at_size.groupby([values[x], values[y]])
+        for (x_value, y_value), own in cells_of:
+            top = own.sort_values(["tflops", "params"], ascending=[False, True]).iloc[0]
+            record = {
+                "kernel": kernel,
+                "series": results.title(kernel),
+                **dict(zip(size, chosen, strict=True)),
+                "x": x,
+                "x_value": int(x_value),
+                "y": y,
+                "y_value": int(y_value),
+                "sets": len(own),
+                "pct_of_best": 100 * float(top["tflops"]) / fastest,
+            }
+            records.append(record | {name: top[name] for name in ("params", "samples", "tflops")})
+    return pd.DataFrame(records, columns=columns).astype({"samples": float})
+
+
+def pairs_figure(table: pd.DataFrame, look: Look) -> Figure:
+    """A panel a pair of parameters: TFLOPS in words, percent of the fastest set as shade.
+
+    Columns as `pairs_table` gives them. The fastest cell of a panel is bold and framed.
+    """
+    if table.empty:
+        return message_figure(look, "No parameter was tried with several values of another one.")
+    panels = list(table.groupby(["x", "y"], sort=False))
+    across = min(len(panels), 2 if look.narrow else 3)
+    down = math.ceil(len(panels) / across)
+    tallest = table.groupby(["x", "y"])["y_value"].nunique().max()
+    figure = new_figure(look, 0.3 + down * (0.62 + 0.19 * tallest))
+    axes_of = figure.subplots(down, across, squeeze=False).flatten()
+    low = min(float(table["pct_of_best"].min()), 90.0)
+    for axes, ((x, y), own) in zip(axes_of, panels, strict=False):
+        shade = own.pivot(index="y_value", columns="x_value", values="pct_of_best")
+        words = own.pivot(index="y_value", columns="x_value", values="tflops").reindex_like(shade)
+        top = own.sort_values("tflops").iloc[-1]
+        shares = shade.to_numpy(dtype=float)
+        numbers = words.to_numpy(dtype=float)
+        best_at = (shade.index.get_loc(top["y_value"]), shade.columns.get_loc(top["x_value"]))
+        heat_map(
+            axes,
+            shares,
+            [[_words(value) for value in row] for row in numbers],
+            lambda row, column, best_at=best_at: (row, column) == best_at,  # type: ignore[misc]
+            cmap=_SHADES,
+            limits=(low, 100),
+            fontsize=6.2,
+            dark=lambda share: share > low + 0.5 * (100 - low),
+        )
+        axes.set_xticks(axes.get_xticks(), shade.columns)
+        axes.set_yticks(axes.get_yticks(), shade.index)
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+    for axes in axes_of[len(panels) :]:
+        axes.set_visible(False)
+    size = shape_label(*table.iloc[0][["m", "n", "k"]])
+    figure.suptitle(
+        f"TFLOPS at N = {size}, fastest set of each cell", fontsize=7.5, x=0.01, ha="left"
+    )
+    return figure
+
+
 def block_shape_heatmap(table: pd.DataFrame, look: Look) -> Figure:
     """Parameter sets against sizes: TFLOPS in words, percent of the best set as shade.
 
@@ -80,69 +191,35 @@ def block_shape_heatmap(table: pd.DataFrame, look: Look) -> Figure:
     axes = figure.subplots()
     if look.narrow:  # before the heat map, which measures its labels at once
         axes.tick_params(axis="both", labelsize=6.5)
-    cmap = sns.light_palette("#0b4f8a", as_cmap=True)
-    low = min(float(np.nanmin(shade.to_numpy())), 90.0)
-    texts = values.map(lambda value: "" if pd.isna(value) else short(value))
-    with warnings.catch_warnings():
-        # It draws once in between, before the layout has made room for its labels.
-        warnings.filterwarnings("ignore", message="constrained_layout not applied")
-        sns.heatmap(
-            shade,
-            annot=texts,
-            fmt="",
-            cmap=cmap,
-            vmin=low,
-            vmax=100,
-            ax=axes,
-            linewidths=0.8,
-            linecolor="white",
-            xticklabels=[str(n) for n in sizes],
-            yticklabels=written,
-            annot_kws={"fontsize": 6.2 if look.narrow else 6.8},
-            cbar_kws={"label": "% of the best\nat this size", "aspect": 12, "pad": 0.015},
-        )
-    winners = table[table["best"]].set_index("n")["label"]
-    for row, label in enumerate(labels):
-        for column, size in enumerate(sizes):
-            if winners.get(size) == label:
-                axes.add_patch(
-                    mpl.patches.Rectangle(
-                        (column + 0.04, row + 0.06),
-                        0.92,
-                        0.88,
-                        fill=False,
-                        edgecolor=INK,
-                        linewidth=1.1,
-                    )
-                )
-            if pd.isna(shade.loc[label, size]):
-                axes.annotate(
-                    "\u2013",
-                    (column + 0.5, row + 0.5),
-                    ha="center",
-                    va="center",
-                    color=MUTED,
-                    fontsize=7,
-                )
-    for text in axes.texts:
-        column, row = (int(at) for at in text.get_position())
-        if text.get_color() == "w":
-            text.set_color(ON_DARK)
-        if winners.get(sizes[column]) == labels[row]:
-            text.set_fontweight("bold")
+    low = min(float(np.nanmin(shade.to_numpy(dtype=float))), 90.0)
+    shares = shade.to_numpy(dtype=float)
+    winners = table[table["best"]].set_index("n")["label"].to_dict()
+    mesh = heat_map(
+        axes,
+        shares,
+        [[_words(value) for value in row] for row in values.to_numpy(dtype=float)],
+        lambda row, column: winners.get(sizes[column]) == labels[row],
+        cmap=_SHADES,
+        limits=(low, 100),
+        fontsize=6.2 if look.narrow else 6.8,
+        dark=lambda share: share > low + 0.5 * (100 - low),
+    )
+    axes.set_xticks(axes.get_xticks(), [str(n) for n in sizes])
+    axes.set_yticks(axes.get_yticks(), written)
     axes.set_xlabel("N  (M = N = K); cells: TFLOPS")
-    axes.set_ylabel("")
-    axes.tick_params(axis="both", length=0)
     axes.tick_params(axis="x", rotation=0 if len(sizes) <= 16 else 45)
-    axes.tick_params(axis="y", rotation=0)
-    axes.grid(visible=False)
-    colorbar = axes.collections[0].colorbar
-    if colorbar is not None:
-        colorbar.outline.set_visible(False)
-        colorbar.ax.tick_params(labelsize=6.5, length=2)
-        colorbar.ax.yaxis.set_major_locator(MaxNLocator(3, integer=True))
-        colorbar.ax.yaxis.label.set_fontsize(6.5)
+    if look.narrow:
+        axes.tick_params(axis="both", labelsize=6.5)
+    bar = figure.colorbar(mesh, ax=axes, aspect=12, pad=0.015)
+    bar.set_label("% of the best\nat this size", fontsize=6.5)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(labelsize=6.5, length=2)
+    bar.ax.yaxis.set_major_locator(MaxNLocator(3, integer=True))
     return figure
+
+
+def _words(tflops: float) -> str:
+    return "\u2013" if math.isnan(tflops) else short(tflops)
 
 
 def _sweep_order(table: pd.DataFrame) -> list[str]:

@@ -83,7 +83,8 @@ class Project:
         shutil.copytree(ROOT / "profiles", folder / "profiles")
         shutil.copy(ROOT / "Snakefile", folder)
         (folder / "config").mkdir()
-        shutil.copy(ROOT / "config" / "gpus.yaml", folder / "config")
+        for name in ("gpus.yaml", "public.csv"):
+            shutil.copy(ROOT / "config" / name, folder / "config")
         shutil.copytree(ROOT / "kernels", folder / "kernels")
         if kernels is not None:
             for path in (folder / "kernels").glob("*.*"):

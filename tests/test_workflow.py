@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -116,6 +117,24 @@ def test_one_command_measures_and_reports(finished: Project) -> None:
     assert len(profiled) == 3
     report = (finished.folder / "results/fake-gpu/report.html").read_text()
     assert "which Nsight Compute read" in report
+
+
+@needs_compiler
+def test_snakemakes_own_report_has_every_figure_with_its_caption_and_needs_no_network(
+    finished: Project,
+) -> None:
+    nowhere = "http://127.0.0.1:9"  # the port that discards: whoever asks the network fails
+    finished.environment |= {"http_proxy": nowhere, "https_proxy": nowhere}
+    finished.snakemake("--report", "snakemake-report.html")
+    text = (finished.folder / "snakemake-report.html").read_text(encoding="utf-8")
+    assert not re.findall(r'(?:src|href)=\\?"https?://[^"\\]+', text)
+    assert "system-message" not in text, "docutils could not read a caption"
+    figures = finished.folder / "results/fake-gpu/figures"
+    for record in json.loads((figures / "figures.json").read_text()):
+        assert f'"{record["name"]}.svg"' in text
+        assert f"<strong>{record['title']}.</strong>" in text
+        assert f'"figure": "{record["title"]}"' in text
+    assert "_single.svg" not in text
 
 
 @needs_compiler

@@ -111,6 +111,24 @@ def profiled_tables():
     return ["results/{device}/hardware.parquet"] if profiling else []
 
 
+def figure_record(wildcards):
+    """What the index of the figures says of one: `snakemake --report` asks when all are drawn."""
+    index = Path(f"results/{wildcards.device}/figures/figures.json")
+    records = json.loads(index.read_text()) if index.is_file() else []
+    return next(
+        (record for record in records if record["name"] == wildcards.figure), {}
+    )
+
+
+def topic_of_figure(wildcards):
+    return figure_record(wildcards).get("topic", "figures").capitalize()
+
+
+def labels_of_figure(wildcards):
+    title = figure_record(wildcards).get("title", wildcards.figure)
+    return {"figure": title, "GPU": wildcards.device}
+
+
 def drawing_code():
     """Sources of the figures: tables that are drawn otherwise now are drawn again."""
     package = WORKFLOW / "ladder"

@@ -5,14 +5,15 @@ rule draw_figures:
     input:
         tables=expand("results/{{device}}/{table}.parquet", table=DRAWN),
         gpus="config/gpus.yaml",
+        public="config/public.csv",
         code=drawing_code(),
     output:
         report(
             directory("results/{device}/figures"),
-            patterns=["{figure}.svg"],
+            patterns=["{figure,.+(?<!_single)}.svg"],
             caption="../report/figure.rst",
-            category="Figures",
-            labels={"GPU": "{device}", "figure": "{figure}"},
+            category=topic_of_figure,
+            labels=labels_of_figure,
         ),
     log:
         "results/logs/figures/{device}.log",
@@ -43,7 +44,12 @@ rule render_report:
             WORKFLOW / "locale" / "zh.po",
         ],
     output:
-        html="results/{device}/report.html",
+        html=report(
+            "results/{device}/report.html",
+            caption="../report/report.rst",
+            category="Report",
+            labels={"figure": "Report with all tables", "GPU": "{device}"},
+        ),
         markdown="results/{device}/report.md",
         summary="results/{device}/summary.pdf",
     log:

@@ -24,6 +24,8 @@ from matplotlib.ticker import FixedLocator
 from .looks import SeriesStyle
 
 _PREFIX = "marks:"
+CLOUD = "_cloud"
+"""Label of a line whose marks are moved aside to be seen, so that their places tell no value."""
 _MOST_MARKS = 400
 """An artist with more marks shows a cloud: nobody points at one of them."""
 
@@ -36,6 +38,8 @@ def name_marks(figure: Figure, styles: Mapping[str, SeriesStyle]) -> None:
     """
     for axes in figure.axes:
         for line in axes.get_lines():
+            if line.get_label() == CLOUD:
+                continue
             if line.get_marker() not in ("None", "none", "", " ", None):
                 points = np.asarray(line.get_xydata(), dtype=float)
                 line.set_gid(_id(_texts(axes, _series(line, styles), points)))

@@ -46,7 +46,7 @@ rule render_report:
     output:
         html=report(
             "results/{device}/report.html",
-            caption="../report/report.rst",
+            caption="../report/page.rst",
             category="Report",
             labels={"figure": "Report with all tables", "GPU": "{device}"},
         ),

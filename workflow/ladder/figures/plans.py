@@ -324,8 +324,8 @@ def _quality(results: Results) -> Iterator[Plan]:
         " 2\u207b\u00b2\u2074 times the sum of the absolute terms, on uniform data in [\u22121, 1)."
         " Shown are the root mean square over a product and the largest of an element, of each the"
         " largest value over the kernel's parameter sets and all M and N at this K. Lines join the"
-        " K that are multiples of 32; kernels that add in the same order coincide. Dotted: what a result of FP32"
-        " arithmetic must keep to be timed at all; TF32 is held to a bound of its own.",
+        " K that are multiples of 32; kernels that add in the same order coincide. Dotted: what a"
+        " result of FP32 arithmetic must keep to be timed at all; TF32 has a bound of its own.",
         _alt_ranges(table, "Rms error", "eta_rms", ""),
         needs="check on random data",
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -202,11 +204,18 @@ def test_wavefronts_that_belong_to_no_instruction_are_told_by_the_launch_itself(
 def test_polled_flags_are_told_by_one_sector_for_each_request() -> None:
     counted = {LOADS: 1024.0, SECTORS: 10_240.0}
     polled = {LOADS: 1100.0, SECTORS: 10_316.0}
-    point = point_of(emulator=counted, hardware=polled)
-    for kernel, reason in (("14_stream_k", cc.FLAGS), ("12_tma", None)):
+    split = next(expand(KERNELS["13_split_k"].manifest.sweep))
+    stream = next(expand(KERNELS["14_stream_k"].manifest.sweep))
+    for kernel, params, reason in (
+        ("14_stream_k", stream, cc.FLAGS),
+        ("13_split_k", {**split, "PARTS": 2}, cc.FLAGS),
+        ("13_split_k", split, None),
+    ):
+        point = replace(point_of(emulator=counted, hardware=polled), params=json.dumps(params))
         rows = {row.quantity.metric: row for row in cc.compare(point, KERNELS[kernel])}
         assert rows[LOADS].reason == rows[SECTORS].reason == reason
     wider = point_of(emulator=counted, hardware={**polled, SECTORS: 10_400.0})
+    wider = replace(wider, params=json.dumps(stream))
     assert cc.compare(wider, KERNELS["14_stream_k"])[0].verdict == "unexplained"
 
 

@@ -116,7 +116,7 @@ def test_the_published_report_opens_alone_at_once_and_without_a_complaint(
     assert "CONSOLE" not in log, log[-2000:]
     assert re.search(r'data-requests="0"', dom), "something was asked for"
     loads = [_load_ms(dom)]
-    while min(loads) > SLOWEST_LOAD_MS and len(loads) < 4:  # other tests may use both cores
+    while min(loads) > SLOWEST_LOAD_MS and len(loads) < 6:  # other tests may use both cores
         loads.append(_load_ms(opened(page)[0]))
     assert 0 < min(loads) < SLOWEST_LOAD_MS, loads
 

@@ -36,6 +36,20 @@ document.querySelectorAll("table.sortable").forEach(table => {
   };
 });
 
+// Drawings for one column lie in the page as text, since most readers never need them.
+const phone = matchMedia("screen and (max-width: 760px)");
+function fit() {
+  if (!phone.matches) return;
+  document.querySelectorAll("script.narrow").forEach(text => {
+    const drawing = document.createElement("div");
+    drawing.className = "narrow";
+    drawing.innerHTML = text.textContent;
+    text.replaceWith(drawing);
+  });
+}
+phone.addEventListener("change", fit);
+fit();
+
 const tip = document.getElementById("tip");
 function show(event) {
   const mark = event.target.closest("[data-tip], [data-row]");

@@ -371,6 +371,17 @@ def _result_sets(root: Path, shown: Path) -> list[Path]:
     return sorted(path for path in folders if path.resolve() != shown.resolve())
 
 
+def _cmd_handbook(arguments: argparse.Namespace) -> int:
+    """Bring the tutorial and README.md up to date with the published tables and the rules."""
+    _without("scipy")
+    from .handbook import write
+
+    root = arguments.root
+    for path in write(root, arguments.tables, _kernels(root), root / GPUS):
+        print(path)
+    return 0
+
+
 def _cmd_publish(arguments: argparse.Namespace) -> int:
     """Copy a complete measured result folder to `results/published/`."""
     from .publish import publish
@@ -533,6 +544,9 @@ def _parser() -> argparse.ArgumentParser:
             step.add_argument(
                 "--language", choices=LANGUAGES, default="en", help="of the report (default: en)"
             )
+
+    handbook = command("handbook", _cmd_handbook)
+    path(handbook, "tables", PUBLISHED / "nvidia-h200", "the published set to take numbers from")
 
     publish = command("publish", _cmd_publish)
     publish.add_argument("tables", type=Path, help="result folder, as in results/nvidia-h200")

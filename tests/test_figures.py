@@ -21,7 +21,7 @@ from ladder import figures, schema, stats, traffic
 from ladder.config import Figures
 from ladder.documents import UserError
 from ladder.emulator.result import TMA_LOAD_BYTES, TMA_LOAD_SECTORS
-from ladder.figures import Results, drawing
+from ladder.figures import Results, drawing, rooflines, steps, sweeps
 from ladder.manifest import TensorCores
 from ladder.status import RANKED, Status
 from ladder.tune import TRIALS
@@ -232,6 +232,25 @@ def test_little_data_gives_figures_that_say_so(tmp_path: Path, case: str, rc: No
         assert ("Nothing could be drawn" in figures.caption(plan, results)) == plan.table.empty
         if case != "one point":
             assert plan.table.empty
+
+
+def test_figures_that_some_sets_lack_say_so_if_they_are_drawn_all_the_same(
+    tmp_path: Path, rc: None
+) -> None:
+    results = figures.load_results(tmp_path, KERNELS, tf.gpus_yaml(tmp_path))
+    tables_and_drawings = [
+        (figures.steps_table(results), steps.steps_figure),
+        (figures.predictions_table(results), steps.predictions_figure),
+        (figures.hierarchical_table(results), rooflines.hierarchical_roofline),
+        (figures.projection_table(results), rooflines.projection),
+        (figures.pairs_table(results, "01_naive"), sweeps.pairs_figure),
+        (sweeps.block_shape_table(results, "01_naive"), sweeps.block_shape_heatmap),
+        (figures.ladder_table(results, family="tensor"), figures.ladder),
+        (figures.tflops_by_size_table(results, family="tensor"), figures.tflops_by_size),
+    ]
+    for table, draw in tables_and_drawings:
+        assert table.empty
+        assert re.match("No ", words(draw(table, look_of(results)))), draw.__name__
 
 
 def test_every_replayed_figure_carries_the_mark(tmp_path: Path, rc: None) -> None:

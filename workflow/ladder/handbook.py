@@ -116,7 +116,7 @@ def _ladder(results: Results) -> pd.DataFrame:
 
 
 def _numbers(rung: Mapping[str, Any]) -> str:
-    label = figures.params_label(rung["params"])
+    label = figures.params_label(rung["params"], among=[])
     with_set = f" with {label}" if label else ""
     text = f"It reaches **{short(rung['tflops'])} TFLOPS**{with_set}"
     text += f", {100 * rung['vs_reference']:.1f} % of cuBLAS FP32"

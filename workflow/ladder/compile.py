@@ -29,7 +29,7 @@ from .manifest import (
 from .occupancy import occupancy
 from .plan import architecture_fault, block_fault, build_fault
 from .status import Status
-from .tensor_maps import HELPERS
+from .tensor_maps import HELPERS, SPLIT_HELPERS
 
 NO_COMPILER = {
     "darwin": "NVIDIA publishes no CUDA compiler for macOS; compile on Linux",
@@ -135,7 +135,9 @@ def run_nvrtc(source: str, name: str, options: list[str]) -> tuple[bytes | None,
 def helper_entries(kernel: Kernel) -> frozenset[str]:
     """The entry functions that a kernel's CUBIN must have beside `gemm`, for its kind of launch."""
     launch = kernel.manifest.launch
-    return HELPERS if isinstance(launch, TensorMapsLaunch) else frozenset()
+    if not isinstance(launch, TensorMapsLaunch):
+        return frozenset()
+    return SPLIT_HELPERS if launch.split_f16 else HELPERS
 
 
 def resources_from_log(log: str, helpers: frozenset[str] = frozenset()) -> dict[str, Any]:
@@ -155,9 +157,10 @@ def resources_from_log(log: str, helpers: frozenset[str] = frozenset()) -> dict[
     if sorted(entries) != sorted({ENTRY_POINT, *helpers}):
         found = ", ".join(entries) or "none"
         if helpers:
+            header = "prepare_f16.cuh" if helpers == SPLIT_HELPERS else "prepare.cuh"
             raise ValueError(
                 f'the entry functions must be extern "C" {ENTRY_POINT} and, by '
-                f'#include "prepare.cuh", {" and ".join(sorted(helpers))}; found: {found}'
+                f'#include "{header}", {" and ".join(sorted(helpers))}; found: {found}'
             )
         raise ValueError(f'the one entry function must be extern "C" {ENTRY_POINT}; found: {found}')
     index = entries.index(ENTRY_POINT)

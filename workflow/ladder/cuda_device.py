@@ -164,12 +164,15 @@ class PreparedLaunches:
         """The launches of one product in order: helpers, two of them side by side, then `gemm`."""
         helpers: list[Callable[[], None]] = []
         maps: list[Any] = []
+        lines: list[Any] = []
         for matrix, address in zip(self._matrices, (a, b), strict=False):
             if matrix.helper:
                 copy = self._workspace.data.ptr + matrix.workspace_offset
                 stream = self._side.ptr if self._side and helpers else self._stream
                 helpers.append(self._helper(matrix.helper, address, copy, matrix.pitch, stream))
                 address = copy
+                if matrix.lines:
+                    lines.append(ctypes.c_void_p(copy + matrix.matrix_bytes))
             maps.append(
                 encode_tensor_map(
                     address,
@@ -180,13 +183,14 @@ class PreparedLaunches:
                     swizzle=matrix.swizzle,
                 )
             )
-        inputs = maps or [ctypes.c_void_p(a), ctypes.c_void_p(b)]
+        matrices = [ctypes.c_void_p(a), ctypes.c_void_p(b)]
+        split = [*matrices, *lines] if lines else []
         scratch = [] if self._scratch is None else [ctypes.c_void_p(self._scratch.data.ptr)]
         kernel = KernelLaunch(
             self._functions[ENTRY_POINT],
             self._spec.grid,
             self._spec.block,
-            [*inputs, ctypes.c_void_p(c), *scratch, *self._sizes],
+            [*(maps or matrices), ctypes.c_void_p(c), *split, *scratch, *self._sizes],
             stream=self._stream,
             dynamic_shared_memory_bytes=self._spec.dynamic_shared_memory_bytes,
             cluster=self._spec.cluster,

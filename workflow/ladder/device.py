@@ -112,6 +112,7 @@ class LaunchSpec:
                     maps["transpose_a"],
                     maps["a_swizzle"],
                     maps["b_swizzle"],
+                    maps["split_f16"],
                 )
                 if maps
                 else None,

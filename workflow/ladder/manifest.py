@@ -151,6 +151,16 @@ class TensorMapsLaunch(KernelLaunch):
     """Of the tiles of B."""
     transpose_a: bool = False
     """Whether the map of A covers its transpose, K x M, which the launch writes first."""
+    split_f16: bool = False
+    """Whether the maps cover A and B each as two matrices of FP16, which the launch writes first:
+    gemm(a_tiles, b_tiles, C, A, B, a_lines, b_lines, M, N, K), as `prepare_f16.cuh` tells. Boxes
+    count pairs of FP16 elements."""
+
+    @model_validator(mode="after")
+    def _check_copies(self) -> Self:
+        if self.split_f16 and self.transpose_a:
+            raise ValueError("split_f16: not together with transpose_a")
+        return self
 
 
 class CublasLaunch(Document):
@@ -233,6 +243,8 @@ class Manifest(Document):
     """The one target that has the kernel's instructions, as in 'sm_90a'; by default any."""
     accuracy: Literal["fp32", "tf32"] = "fp32"
     """Which statistical bound the output is held to."""
+    limits: str | None = None
+    """Inputs for which the result is not that of FP32 arithmetic, in a sentence."""
     deterministic: bool = True
     """Whether repeated runs must give equal bits (false for atomics)."""
     index_bits: Literal[32, 64] = 32
@@ -360,6 +372,7 @@ class TensorMaps:
     transpose_a: bool
     a_swizzle: SwizzleName = "none"
     b_swizzle: SwizzleName = "none"
+    split_f16: bool = False
 
 
 @dataclass(frozen=True)
@@ -517,6 +530,7 @@ def _tensor_maps(spec: TensorMapsLaunch, names: Mapping[str, int]) -> TensorMaps
         spec.transpose_a,
         spec.a_swizzle,
         spec.b_swizzle,
+        spec.split_f16,
     )
 
 

@@ -87,10 +87,12 @@ def check_key(
 
 
 def _mapped(matrix: MappedMatrix) -> dict[str, Any]:
-    """What identifies a mapped matrix; plain tiles keep the keys that they had before swizzles."""
+    """What identifies a mapped matrix; plain copies keep the keys that they had before others."""
     fields = asdict(matrix)
     if matrix.swizzle == "none":
         del fields["swizzle"]
+    if matrix.lines == 0:
+        del fields["lines"]
     return fields
 
 

@@ -21,7 +21,9 @@ from .expressions import cdiv
 from .manifest import SwizzleName, TensorMaps
 
 HELPERS = frozenset({"transpose_a", "pad_rows"})
-"""The entry functions that a CUBIN of this kind has beside `gemm`."""
+"""The entry functions that a CUBIN of this kind has beside `gemm`: those of `prepare.cuh`."""
+SPLIT_HELPERS = frozenset({"split_rows", "split_columns"})
+"""With `split_f16`: those of `prepare_f16.cuh`."""
 ELEMENT_BYTES = 4
 ROW_ELEMENTS = 4
 """Rows of a mapped matrix start at multiples of so many elements, 16 bytes."""
@@ -38,6 +40,10 @@ _HELPER_BLOCK = (32, 8, 1)
 _TRANSPOSE_TILE = 32
 _PAD_COLUMNS, _PAD_ROWS = 128, 8
 _MOST_BLOCKS_Y = 65_535
+# Those of prepare_f16.cuh: a block splits a row, or 32 columns.
+_SPLIT_ROWS_BLOCK, _SPLIT_COLUMNS_BLOCK = (256, 1, 1), (512, 1, 1)
+_SPLIT_COLUMNS = 32
+_LINE_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -69,17 +75,26 @@ class MappedMatrix:
     """Where the copy begins in the workspace, bytes."""
     swizzle: SwizzleName = "none"
     """Of the tile in shared memory."""
+    lines: int = 0
+    """Rows of A or columns of B of which a record follows the copy (`Line` of prepare_f16.cuh)."""
+
+    @property
+    def matrix_bytes(self) -> int:
+        """Of the copy; the records of its lines begin there."""
+        return self.rows * self.pitch * ELEMENT_BYTES
 
     @property
     def copy_bytes(self) -> int:
-        """Room of the copy in the workspace."""
+        """Room of the copy in the workspace, with the records of its lines."""
         if self.helper is None:
             return 0
-        return cdiv(self.rows * self.pitch * ELEMENT_BYTES, _ALIGN_BYTES) * _ALIGN_BYTES
+        return cdiv(self.matrix_bytes + self.lines * _LINE_BYTES, _ALIGN_BYTES) * _ALIGN_BYTES
 
 
 def mapped_matrices(maps: TensorMaps, m: int, n: int, k: int) -> tuple[MappedMatrix, MappedMatrix]:
     """What the maps `a_tiles` and `b_tiles` cover for C (m x n) = A (m x k) B (k x n)."""
+    if maps.split_f16:
+        return _halves(maps, m, n, k)
     rows, columns = (k, m) if maps.transpose_a else (m, k)
     helper = _transpose(m, k) if maps.transpose_a else _pad(m, k)
     a = MappedMatrix(
@@ -87,6 +102,21 @@ def mapped_matrices(maps: TensorMaps, m: int, n: int, k: int) -> tuple[MappedMat
     )
     b = MappedMatrix(
         "B", k, n, _padded(n), maps.b_box, _pad(k, n), a.copy_bytes, swizzle=maps.b_swizzle
+    )
+    return a, b
+
+
+def _halves(maps: TensorMaps, m: int, n: int, k: int) -> tuple[MappedMatrix, MappedMatrix]:
+    """A and B as big over small FP16 matrices; an element of the maps is a pair of theirs."""
+    rows = HelperLaunch("split_rows", (m, 1, 1), _SPLIT_ROWS_BLOCK, m, k)
+    grid = cdiv(n, _SPLIT_COLUMNS), 1, 1
+    columns = HelperLaunch("split_columns", grid, _SPLIT_COLUMNS_BLOCK, k, n)
+    of_a, of_b = cdiv(k, 2), cdiv(n, 2)
+    a = MappedMatrix(
+        "A", 2 * m, of_a, _padded(of_a), maps.a_box, rows, swizzle=maps.a_swizzle, lines=m
+    )
+    b = MappedMatrix(
+        "B", 2 * k, of_b, _padded(of_b), maps.b_box, columns, a.copy_bytes, maps.b_swizzle, n
     )
     return a, b
 

@@ -19,7 +19,7 @@ from .. import correctness
 from ..expressions import cdiv
 from ..manifest import Kernel, Launch, canonical, parameter_fault
 from ..status import Status
-from ..tensor_maps import MappedMatrix, mapped_matrices
+from ..tensor_maps import ELEMENT_BYTES, MappedMatrix, mapped_matrices
 from .compiled import (
     FFMA,
     INSTRUCTIONS,
@@ -200,6 +200,7 @@ def _run(
     a, b, c = matrices
     arguments: dict[str, Argument] = {}
     helpers: list[Observation] = []
+    lines: dict[str, Argument] = {}
     if launch.tensor_maps:
         mapped = mapped_matrices(launch.tensor_maps, *shape)
         for name, matrix, array in zip(("a_tiles", "b_tiles"), mapped, (a, b), strict=True):
@@ -207,9 +208,13 @@ def _run(
                 library = build_library(
                     source, params, entry=matrix.helper.entry, compiler=compiler, cache=cache
                 )
-                copy = np.full(matrix.rows * matrix.pitch, np.nan, np.float32)
+                copy = np.full(matrix.copy_bytes // ELEMENT_BYTES, np.nan, np.float32)
                 helpers.append(_help(library, matrix, array, copy, checks=checks))
                 array = copy
+                if matrix.lines:
+                    lines[f"{matrix.matrix.lower()}_lines"] = copy[
+                        matrix.matrix_bytes // ELEMENT_BYTES :
+                    ]
             columns, rows = matrix.box
             arguments[name] = TensorMap2D(
                 array, 0, matrix.rows, matrix.columns, matrix.pitch, rows, columns, matrix.swizzle
@@ -217,6 +222,8 @@ def _run(
     else:
         arguments |= {"A": read_only(a), "B": read_only(b)}
     arguments["C"] = c
+    if lines:
+        arguments |= {"A": read_only(a), "B": read_only(b)} | lines
     if launch.scratch_bytes is not None:
         arguments["scratch"] = np.zeros(cdiv(launch.scratch_bytes, c.itemsize), c.dtype)
     arguments |= dict(zip("MNK", shape, strict=True))

@@ -111,6 +111,8 @@ def configurations(draw: st.DrawFn) -> dict[str, Any]:
         kernels[name] = {}
         if draw(st.booleans()):
             kernels[name]["largest"] = draw(st.integers(min(square), 120_000))
+        elif draw(st.booleans()):
+            kernels[name]["smallest"] = draw(st.integers(1, max(square)))
         if draw(st.booleans()):
             kernels[name]["shapes"] = draw(st.booleans())
         if name == "01_naive" and draw(st.booleans()):
@@ -144,8 +146,10 @@ def test_every_kernel_set_and_size_of_the_configuration_is_planned_exactly_once(
         for params in expand(sweep):
             for shape, mode in wanted:
                 square = len(set(shape)) == 1
-                if max(shape) <= choice.get("largest", max(shape)) and (
-                    square or choice.get("shapes", True)
+                if (
+                    choice.get("smallest", 1) <= min(shape)
+                    and max(shape) <= choice.get("largest", max(shape))
+                    and (square or choice.get("shapes", True))
                 ):
                     expected[Point(name, canonical(params), *shape, mode)] += 1
     assert Counter(item.point for item in planned(data)) == expected
@@ -185,7 +189,8 @@ def test_one_more_size_adds_exactly_its_points_and_changes_no_other(
     sets = {
         (name, canonical(params))
         for name, choice in data["kernels"].items()
-        if max(m, n, k) <= choice.get("largest", max(m, n, k))
+        if choice.get("smallest", 1) <= min(m, n, k)
+        and max(m, n, k) <= choice.get("largest", max(m, n, k))
         and (m == n == k or choice.get("shapes", True))
         for params in expand(choice.get("sweep", SHIPPED[name].manifest.sweep))
     }
@@ -263,6 +268,8 @@ def test_work_and_compulsory_traffic_follow_the_formulas(m: int, n: int, k: int)
 def test_a_kernel_that_is_left_without_any_size_is_an_error_that_says_so() -> None:
     with pytest.raises(UserError, match=r"kernels\.mine\.largest: 4 leaves none"):
         plan_of(kernel_of(), (8, 8, 8), largest=4)
+    with pytest.raises(UserError, match=r"kernels\.mine\.smallest: 16 leaves none"):
+        plan_of(kernel_of(), (8, 8, 8), smallest=16)
     with pytest.raises(UserError, match=r"kernels\.mine\.shapes: false leaves none"):
         plan_of(kernel_of(), (8, 8, 4), shapes=False)
 

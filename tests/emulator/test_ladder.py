@@ -125,7 +125,11 @@ def drawn_params(kernel: Kernel, chance: random.Random) -> dict[str, int]:
             return params
 
 
-@pytest.mark.parametrize("name", LADDER)
+SAME_FORMS = {"21_tf32", "22_3xtf32"}
+"""Rungs whose closed forms are those of 23_promoted, which stands for them."""
+
+
+@pytest.mark.parametrize("name", [name for name in LADDER if name not in SAME_FORMS])
 def test_closed_forms_are_what_the_emulator_counts(name: str, cache: Path) -> None:
     """Of any parameters and size: whole tiles, and sizes that fit nothing."""
 
@@ -150,12 +154,12 @@ def test_closed_forms_are_what_the_emulator_counts(name: str, cache: Path) -> No
 def test_a_rung_gives_the_bits_of_a_sum_along_k_in_order(
     name: str, params: dict[str, int], cache: Path
 ) -> None:
-    """All rungs but those that split k add in one order, so the ladder agrees bit by bit."""
+    """All FP32 rungs but those that split k add in one order, so the ladder agrees bit by bit."""
     size = (65, 129, 33)
     first = next(iter(LADDER))
     reference = _emulated(first, slug(next(expand(LADDER[first].manifest.sweep))), size, cache)
     same = _emulated(name, slug(params), size, cache).bitwise_hash == reference.bitwise_hash
-    assert same == (name not in SPLITS_K)
+    assert same == (name not in SPLITS_K and LADDER[name].manifest.family == "fp32")
 
 
 SPLITS_K = {"13_split_k", "14_stream_k"}

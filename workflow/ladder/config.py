@@ -53,10 +53,14 @@ class KernelChoice(Document):
 
     sweep: Literal["default"] | Sweep = "default"
     """`default` for the manifest's own sweep, lists to combine, or the exact sets."""
+    smallest: Size | None = None
+    """Leave out sizes in which M, N or K is smaller."""
     largest: Size | None = None
     """Skip sizes in which M, N or K is larger than this."""
     shapes: bool = True
     """False: only square sizes."""
+    emulate: bool = True
+    """False: not run on the CPU, where the emulator is used."""
 
 
 class CacheModes(Document):

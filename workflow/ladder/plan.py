@@ -169,17 +169,22 @@ def _sizes_of(config: Config, kernel: Kernel) -> list[tuple[tuple[int, int, int]
     """The sizes and cache modes of one kernel.
 
     Raises:
-        UserError: if its `largest` and `shapes` leave none.
+        UserError: if its `smallest`, `largest` and `shapes` leave none.
     """
     choice = config.kernels[kernel.name]
     sizes = [
         (shape, mode)
         for shape, mode in dict.fromkeys(_sizes_and_modes(config))
-        if (choice.largest is None or max(shape) <= choice.largest)
+        if (choice.smallest is None or min(shape) >= choice.smallest)
+        and (choice.largest is None or max(shape) <= choice.largest)
         and (choice.shapes or len(set(shape)) == 1)
     ]
     if not sizes:
-        limits = {"largest": choice.largest, "shapes": choice.shapes}
+        limits = {
+            "smallest": choice.smallest,
+            "largest": choice.largest,
+            "shapes": choice.shapes,
+        }
         key, value = next(
             (name, limit) for name, limit in limits.items() if limit not in (None, True)
         )
@@ -311,16 +316,16 @@ def architecture_fault(kernel: Kernel, architecture: str) -> Fault | None:
     capability = compute_capability(architecture)
     if capability < (major, minor):
         return Status.SKIPPED_UNSUPPORTED, f"needs compute capability {needed} or newer"
-    if manifest.only_architecture not in (None, architecture):
-        return (
-            Status.SKIPPED_UNSUPPORTED,
-            f"needs {manifest.only_architecture}; no other target has its instructions",
-        )
     if manifest.tensor_cores:
         asked = manifest.tensor_cores
         reason = slower_than_fp32(f"{capability[0]}.{capability[1]}", asked.inputs, asked.products)
         if reason:
             return Status.SKIPPED_UNSUPPORTED, reason
+    if manifest.only_architecture not in (None, architecture):
+        return (
+            Status.SKIPPED_UNSUPPORTED,
+            f"needs {manifest.only_architecture}; no other target has its instructions",
+        )
     return None
 
 

@@ -99,7 +99,10 @@ def emulated_tables():
     return [
         f"results/emulated/{name}/{slug(params)}.parquet"
         for name, kernel in KERNELS.items()
-        if EMULATING and kernel.needs_build and kernel.manifest.emulator
+        if EMULATING
+        and kernel.needs_build
+        and kernel.manifest.emulator
+        and SETTINGS.kernels[name].emulate
         for params in SETTINGS.parameter_sets(kernel)
         if kernel.violated_constraint(params) is None
     ]

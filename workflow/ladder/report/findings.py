@@ -57,6 +57,7 @@ def findings(results: Results, ladder: pd.DataFrame) -> list[str]:
         *_sectors_and_time(results),
         *_odd_sizes(results),
         *_tf32(results),
+        *_no_tensor_cores(results),
     ]
 
 
@@ -233,6 +234,27 @@ def _tf32(results: Results) -> list[str]:
             " where FP32 stays below 1"
         ).format(error=number(error, 2))
     return [sentence(text) + _(" It is shown apart and never ranked with the FP32 kernels.")]
+
+
+def _no_tensor_cores(results: Results) -> list[str]:
+    """Why the tensor-core ladder is not for this GPU, or for the one projected to."""
+    if not any(results.kind(name) == "tensor" for name in results.kernels):
+        return []
+    sentences = []
+    for sheet in filter(None, (results.sheet, results.projected)):
+        bound = sheet.tensor_peak_tflops("tf32", 3)
+        if bound is not None and bound < sheet.fp32_peak_tflops:
+            message = _(
+                "On a {gpu} FP32-accurate products on the tensor cores would be slower than those"
+                " of the FP32 units, so they are not run there: each takes three TF32 products,"
+                " which bounds them at {bound} TFLOPS, and the FP32 units reach {peak} (datasheet)."
+            )
+            sentences.append(
+                message.format(
+                    gpu=sheet.name, bound=number(bound), peak=number(sheet.fp32_peak_tflops)
+                )
+            )
+    return sentences
 
 
 def behind(interval: str) -> str:

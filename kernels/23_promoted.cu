@@ -44,7 +44,7 @@ static_assert(THREADS % B_QUADS == 0 && BK % B_ROWS == 0, "whole passes of copie
 
 extern __shared__ __align__(16) float tiles[];  // STAGES tiles of A, then as many of B
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __launch_bounds__(THREADS)
 gemm(const float* A, const float* B, float* C, int M, int N, int K) {
     float* const a_tiles = tiles;
     float* const b_tiles = tiles + STAGES * A_FLOATS;

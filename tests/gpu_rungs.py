@@ -16,17 +16,23 @@ from typing import Any
 from ladder.compile import compile_build
 from ladder.device import LaunchSpec, detect
 from ladder.manifest import Kernel, KernelLaunch, canonical, expand, load_all
+from ladder.plan import architecture_fault
 from project import ROOT
 
 
 def rungs() -> list[tuple[Kernel, dict[str, Any]]]:
-    """The kernels of this repository that have code of their own, and their default sets."""
+    """The kernels that have code of their own and are for this GPU, and their default sets."""
     return [
         (kernel, params)
         for kernel in load_all(ROOT / "kernels").values()
         if isinstance(kernel.manifest.launch, KernelLaunch)
+        and architecture_fault(kernel, architecture()) is None
         for params in expand(kernel.manifest.sweep)
     ]
+
+
+def architecture() -> str:
+    return detect()[0].architecture(["sm_90a", "sm_120"])
 
 
 def cubin_of(folder: Path, kernel: Kernel, params: dict[str, Any]) -> Path:
@@ -42,9 +48,8 @@ def build(folder: Path, kernel: Kernel, params: dict[str, Any], architecture: st
 
 def build_all(folder: Path) -> None:
     """Compile what FOLDER lacks, in parallel."""
-    architecture = detect()[0].architecture(["sm_90a", "sm_120"])
     missing = [
-        (folder, kernel, params, architecture)
+        (folder, kernel, params, architecture())
         for kernel, params in rungs()
         if not cubin_of(folder, kernel, params).exists()
     ]

@@ -83,7 +83,7 @@ def main() -> None:
             spec = LaunchSpec(
                 kernel.manifest.launch.kind, str(cubin_of(folder, kernel, params)), launch.grid,
                 launch.block, launch.dynamic_shared_memory_bytes, cluster=launch.cluster,
-                tensor_maps=launch.tensor_maps,
+                tensor_maps=launch.tensor_maps, scratch_bytes=launch.scratch_bytes,
             )  # fmt: skip
             c = cupy.full(m * n, cupy.nan, cupy.float32)
             device.launcher(spec, m, n, k)(a, b, c)

@@ -252,7 +252,7 @@ def _draw_amounts(
             va="center",
             fontsize=6.2 if look.narrow else 6.8,
         ).set_in_layout(False)
-    axes.set_xlim(0, top * (1.9 if look.narrow else 1.35))
+    axes.set_xlim(0, top * (2.2 if look.narrow else 1.45))
     axes.set_title(title)
     axes.xaxis.set_major_locator(FixedLocator([0]))
     axes.grid(visible=False)

@@ -290,7 +290,7 @@ def _quality(results: Results) -> Iterator[Plan]:
         "Each sample of each rung's fastest set at the ladder's size: its time less the point's"
         " median, percent; the scale is linear within 1 % and logarithmic beyond. Filled and hollow"
         " markers are the rounds, in which the point was visited anew; strokes are the quartiles of"
-        " what is shown, at most 60 samples of a round.",
+        " what is shown, at most 40 samples of a round.",
         "Samples less median, quartiles: "
         + "; ".join(
             f"{name} {own.quantile(0.25):.2g} to {own.quantile(0.75):.2g} %" for name, own in spread

@@ -395,7 +395,8 @@ def _draw_roofs(
             )
         # Beside the roof, along a line parallel to it: below what was measured, above the rest.
         aside = 1.18 if measured or not both else 1 / 1.22
-        x = math.sqrt(low * ridge) * aside
+        # Small panels: near the foot, where the kernels leave room.
+        x = low * (ridge / low) ** (0.3 if compact else 0.5) * aside
         y = x * bandwidth / 1e3 / aside**2
         kind = "measured" if measured else "datasheet"
         axes.text(

@@ -80,7 +80,7 @@ def ladder(table: pd.DataFrame, look: Look) -> Figure:
     if table.empty:
         return message_figure(look, "No square size has a time that may be drawn.")
     names = [_rung_label(row, look) for _, row in table.iterrows()]
-    figure = new_figure(look, 0.62 + (0.27 if look.narrow else 0.235) * len(table))
+    figure = new_figure(look, 0.62 + (0.3 if look.narrow else 0.235) * len(table))
     axes = figure.subplots()
     palette = [look.styles[name].colour for name in table["series"]]
     positions = [str(index) for index in range(len(names))]  # two shortened names may be equal

@@ -16,7 +16,7 @@ from .results import FP32_LADDER, KEY, Results, common_size, ladder_rows
 
 _SPREAD_COLUMNS = ["kind", "kernel", "series", "params", "n", "samples", "round", "index",
                    "time_ns", "pct_of_median"]  # fmt: skip
-_MOST_SAMPLES = 60
+_MOST_SAMPLES = 40
 """Drawn of a point and round; evenly chosen, so that the picture stays that of all of them."""
 
 
@@ -24,7 +24,7 @@ def samples_table(results: Results, size: int | None = None) -> pd.DataFrame:
     """The samples of each rung's fastest set, and of the reference, at the ladder's size.
 
     `time_ns` is the time of a launch, `pct_of_median` its distance from the point's median. Of more
-    than 60 samples of a round every second, third and so on stands for all, first and last
+    than 40 samples of a round every second, third and so on stands for all, first and last
     included; `samples` is how many there are.
     """
     size = common_size(results) if size is None else size

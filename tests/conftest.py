@@ -22,6 +22,14 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def emulator_cache(shared_folder: Path) -> Path:
+    """Where the emulator keeps what it compiles; its runtime takes a compiler many seconds."""
+    folder = shared_folder / "emulator-cache"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def typical_results(shared_folder: Path) -> Path:
     """The typical tables with all their figures, drawn once; not to be changed."""
     import tables_fixture as tf  # here: most files need no Matplotlib

@@ -67,12 +67,6 @@ def make_kernel(tmp_path: Path) -> Callable[..., Kernel]:
     return make
 
 
-@pytest.fixture(scope="module")
-def emulator_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the emulator compiles, kept for all tests of this file."""
-    return tmp_path_factory.mktemp("emulator")
-
-
 # --- manifests ------------------------------------------------------------------------------------
 
 MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -472,13 +466,13 @@ def test_a_kernel_that_forgets_the_helpers_is_told_what_to_include(
 @needs_compiler
 @pytest.mark.parametrize("name", ["10_pair", "12_turned", "13_as_it_lies"])
 def test_every_kind_runs_in_the_emulator_with_its_helpers(
-    name: str, make_kernel: Callable[..., Kernel], emulator_folder: Path
+    name: str, make_kernel: Callable[..., Kernel], emulator_cache: Path
 ) -> None:
     source, manifest = KERNELS[name]
     kernel = make_kernel(source, **manifest)
     [(parameter, [value])] = manifest["sweep"].items()
     for m, n, k in ODD_SIZES[:2] + ODD_SIZES[3:]:
-        point = emulate_point(kernel, {parameter: value}, m, n, k, cache=emulator_folder)
+        point = emulate_point(kernel, {parameter: value}, m, n, k, cache=emulator_cache)
         assert point.status == Status.OK, (m, n, k, point.detail)
         assert point.result is not None
         launch = kernel.launch({parameter: value}, m, n, k)
@@ -493,11 +487,11 @@ def test_every_kind_runs_in_the_emulator_with_its_helpers(
 @needs_compiler
 @pytest.mark.parametrize("entry", sorted(HELPERS))
 def test_a_helper_walks_on_where_its_grid_ends_along_y(
-    entry: str, make_kernel: Callable[..., Kernel], emulator_folder: Path
+    entry: str, make_kernel: Callable[..., Kernel], emulator_cache: Path
 ) -> None:
     kernel = make_kernel(KERNELS["12_turned"][0], **KERNELS["12_turned"][1])
     assert kernel.source_path is not None
-    library = build_library(kernel.source_path, {"TURNED": 1}, entry=entry, cache=emulator_folder)
+    library = build_library(kernel.source_path, {"TURNED": 1}, entry=entry, cache=emulator_cache)
     rows, columns = 70, 133
     maps = TensorMaps((32, 8), (32, 8), entry == "transpose_a")
     mapped, _ = mapped_matrices(maps, rows, 4, columns)

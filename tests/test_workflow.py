@@ -32,6 +32,7 @@ CONFIG: dict[str, Any] = {
     "protocol": QUICK,
     "architectures": ["sm_90a"],
     "profile": {"sizes": [[33, 33, 33]], "every_set": ["01_naive"]},
+    "figures": {"formats": ["svg"]},
 }
 BOUNDED = "void __launch_bounds__(256, 4) gemm"
 POINTS = "results/fake-gpu/points.parquet"

@@ -13,11 +13,9 @@ from ladder.emulator.toolchain import runtime_object
 
 
 @pytest.fixture(scope="session")
-def cache(shared_folder: Path) -> Path:
+def cache(emulator_cache: Path) -> Path:
     """One for all processes of the session."""
-    folder = shared_folder / "emulator-cache"
-    folder.mkdir(exist_ok=True)
-    return folder
+    return emulator_cache
 
 
 @pytest.fixture

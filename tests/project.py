@@ -10,11 +10,10 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow.parquet as pq
 import yaml
@@ -69,7 +68,9 @@ def _workflow() -> Path:
 
 @functools.cache
 def _server() -> Server:
-    return Server()
+    server = Server()
+    atexit.register(server.close)
+    return server
 
 
 class Project:
@@ -123,21 +124,16 @@ class Project:
 
     def ladder(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """`python -m ladder ...` in the project."""
-        return self._checked(_server().run(list(arguments), self.folder, self.environment), check)
+        return self._run("ladder", arguments, check)
 
     def snakemake(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """`snakemake --cores 2 ...` in the project."""
-        command = [sys.executable, "-m", "snakemake", "--cores", "2", "--nocolor", *arguments]
-        done = subprocess.run(
-            command, cwd=self.folder, env=self.environment, capture_output=True, text=True,
-            timeout=280, check=False,
-        )  # fmt: skip
-        return self._checked(done, check)
+        return self._run("snakemake", ("--cores", "2", "--nocolor", *arguments), check)
 
-    @staticmethod
-    def _checked(
-        done: subprocess.CompletedProcess[str], check: bool
+    def _run(
+        self, program: Literal["ladder", "snakemake"], arguments: tuple[str, ...], check: bool
     ) -> subprocess.CompletedProcess[str]:
+        done = _server().run(program, list(arguments), self.folder, self.environment)
         if check and done.returncode != 0:
             raise AssertionError(f"{done.args} failed:\n{done.stdout}\n{done.stderr}")
         return done

@@ -1,8 +1,9 @@
 """Steps of the ladder by a process that has imported everything already.
 
-A start of Python that imports NumPy, pandas and Arrow takes longer than most steps of a test. So
-`Server` starts one, and forks it for each step: the child has the folder, the variables, the exit
-code and the output of `python -m ladder ...`, and nothing of what another step left behind.
+A start of Python that imports NumPy, pandas and Arrow, or Snakemake, takes longer than most steps
+of a test. So `Server` starts one, and forks it for each step: the child has the folder, the
+variables, the exit code and the output of `python -m ladder ...` or `python -m snakemake ...`, and
+nothing of what another step left behind.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import os
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 SAFE_THREADS = {"python", "jemalloc_bg_thd"}
 """Names of threads: a child may lack the second, which Arrow's allocator looks after at a fork."""
@@ -35,14 +37,25 @@ class Server:
             text=True,
         )
 
+    def close(self) -> None:
+        """End it."""
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait()
+
     def run(
-        self, arguments: list[str], folder: Path, environment: Mapping[str, str]
+        self,
+        program: Literal["ladder", "snakemake"],
+        arguments: list[str],
+        folder: Path,
+        environment: Mapping[str, str],
     ) -> subprocess.CompletedProcess[str]:
-        """`python -m ladder` with some arguments, started in a folder."""
+        """`python -m PROGRAM` with some arguments, started in a folder."""
         assert self._process.stdin and self._process.stdout
         with tempfile.TemporaryDirectory() as temporary:
             outputs = [Path(temporary) / name for name in ("stdout", "stderr")]
             step = {
+                "program": program,
                 "arguments": arguments,
                 "folder": str(folder),
                 "environment": dict(environment),
@@ -51,7 +64,7 @@ class Server:
             print(json.dumps(step), file=self._process.stdin, flush=True)
             code = int(self._process.stdout.readline())
             out, err = (path.read_text() for path in outputs)
-        return subprocess.CompletedProcess(["ladder", *arguments], code, out, err)
+        return subprocess.CompletedProcess([program, *arguments], code, out, err)
 
 
 def serve() -> None:
@@ -70,12 +83,19 @@ def serve() -> None:
     import ladder.profile
     import ladder.tune
 
+    # Python counts the thread of Arrow's allocator, see SAFE_THREADS.
+    warnings.filterwarnings("ignore", ".*multi-threaded", DeprecationWarning)
     for line in sys.stdin:
+        step = json.loads(line)
+        if step["program"] == "snakemake":
+            import snakemake.cli
         assert _threads() <= SAFE_THREADS, f"not to be forked: {_threads()}"
         child = os.fork()
         if not child:
-            _become(json.loads(line))
-            sys.exit(ladder.__main__.main(sys.argv[1:]))
+            _become(step)
+            if step["program"] == "snakemake":
+                snakemake.cli.main(step["arguments"])  # it ends the process
+            sys.exit(ladder.__main__.main(["--root", step["folder"], *step["arguments"]]))
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
 
@@ -90,7 +110,7 @@ def _become(step: dict[str, Any]) -> None:
     os.chdir(step["folder"])
     os.environ.clear()
     os.environ.update(step["environment"])
-    sys.argv = ["ladder", "--root", step["folder"], *step["arguments"]]
+    sys.argv = [step["program"], *step["arguments"]]
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
     for number, path in enumerate(step["outputs"], start=1):

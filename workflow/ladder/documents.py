@@ -67,8 +67,10 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], dict[Key, int]]:
         root = loader.get_single_node()
         data = None if root is None else loader.construct_document(root)
     except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise UserError(f"{path}:{line}: not valid YAML: {error.problem}") from None
+        mark = error.problem_mark
+        line = mark.line + 1 if mark else 1
+        tab = ", a tab: indent by spaces" if mark and text[mark.index :][:1] == "\t" else ""
+        raise UserError(f"{path}:{line}: not valid YAML: {error.problem}{tab}") from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise UserError(f"{path}:{line}: not valid YAML: {error.reason}") from None

@@ -56,9 +56,10 @@ def make_project(tmp_path: Path) -> Callable[..., Project]:
     return make
 
 
-LONGEST = ("test_workflow", "test_bootstrap", "test_tune", "test_measure", "test_profile",
-           "test_report", "test_figures", "test_hopper")  # fmt: skip
-"""Files that take a minute or more: first, so that the two processes end together."""
+LONGEST = ("test_workflow", "test_profile", "test_measure", "test_bootstrap", "test_figures",
+           "test_findings", "test_ladder", "test_browser", "test_counters", "test_tune",
+           "test_hopper", "test_compiled", "test_command", "test_report")  # fmt: skip
+"""Files that take half a minute or more: first, so that the two processes end together."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

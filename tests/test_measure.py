@@ -355,6 +355,7 @@ def test_killing_the_worker_costs_the_point_in_flight(make_project: MakeProject)
         capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
     assert len(workers) == 1
+    project.fake_gpu()  # the next worker need not be slow
     os.kill(int(workers[0]), signal.SIGKILL)
     output, _ = running.communicate(timeout=120)
     assert running.returncode == 0, output
@@ -380,6 +381,7 @@ def test_killing_the_supervisor_costs_the_point_in_flight_and_leaves_no_worker(
         ["pgrep", "-f", f"ladder.worker.*{project.folder}"], capture_output=True, check=False
     )
     assert left.returncode == 1, "the worker must die with its supervisor"
+    project.fake_gpu()
     project.measure()
     visits = [record for record in journal(project) if record["type"] == "visit"]
     again = [(record["key"], record["round"]) for record in visits]

@@ -270,7 +270,8 @@ def test_two_runs_at_once_never_time_on_one_gpu_together(
     make_project: MakeProject,
 ) -> None:
     """Different folders and different commands, one GPU: the lock is the GPU's."""
-    projects = [make_project(CONFIG), make_project(CONFIG)]
+    few = CONFIG | {"sizes": {"square": [33]}, "cache_modes": {}}
+    projects = [make_project(few), make_project(few)]
     running = []
     for project in projects:
         project.fake_gpu(launch_sleep_s=0.001)

@@ -306,6 +306,18 @@ def test_the_report_says_where_the_model_fails(tmp_path: Path) -> None:
     assert "bytes of L2 8.00" in sentence and "of the saving" not in sentence
 
 
+def test_the_largest_step_is_told_by_the_counters_that_are_known(tmp_path: Path) -> None:
+    table = figures.steps_table(modelled(tmp_path / "tables")).astype(object)
+    counters = ["instructions", "wavefronts", "lines", "l2_bytes", "dram_bytes"]
+    table.loc[:, counters] = None  # as without a GPU's counters
+    table["explained"] = None
+    told = report.largest_step(table)
+    assert told is not None and "\u2192" not in told[0] and "Shared tile" in told[0]
+    table["dram_bytes"] = [8e9, *[1e9] * (len(table) - 1)]
+    told = report.largest_step(table)
+    assert told is not None and "bytes of DRAM" in told[0]
+
+
 def test_without_ceilings_no_step_is_explained_and_the_report_says_why(tmp_path: Path) -> None:
     view = report.steps_view(modelled(tmp_path / "tables", ceilings=[]))
     assert view["grid"] is None and view["sentences"] == []

@@ -10,7 +10,7 @@ from .grid import Cell, Grid
 from .lesson import lesson_sentences
 from .page import page, render
 from .sources import agreement_sentences
-from .steps import step_sentences, steps_view
+from .steps import largest_step, step_sentences, steps_view
 from .words import integer, number, percent
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "findings",
     "inline_svg",
     "integer",
+    "largest_step",
     "lesson_sentences",
     "number",
     "page",

@@ -192,7 +192,8 @@ def largest_step(table: pd.DataFrame) -> tuple[str, str] | None:
         (abs(math.log(row[column] / before[column])), column, name)
         for resource in resources
         for column, name in _COUNTERS_OF[resource]
-        if before[column] > 0 and row[column] > 0
+        # Without a GPU's counters some are not known.
+        if all(pd.notna(counts[column]) and counts[column] > 0 for counts in (before, row))
     ]
     if moved:
         _most, column, name = max(moved)

@@ -28,7 +28,7 @@ LARGE = {
 }  # fmt: skip
 SMALL = {
     "BM": 64, "BN": 64, "BK": 32, "TM": 8, "TN": 8, "LANES_M": 4, "STAGES": 3, "SLICES": 4,
-    "SPLITS": 8,
+    "SPLITS": 8, "PARTS": 1,
 }  # fmt: skip
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -119,8 +118,6 @@ def test_the_published_report_opens_alone_at_once_and_without_a_complaint(
     loads = [_load_ms(dom)]
     while min(loads) > SLOWEST_LOAD_MS and len(loads) < 6:  # other tests may use both cores
         loads.append(_load_ms(opened(page)[0]))
-    if min(loads) > SLOWEST_LOAD_MS and os.getloadavg()[0] > (os.cpu_count() or 1):
-        pytest.skip(f"other work keeps all cores busy; the page loaded in {min(loads):.0f} ms")
     assert 0 < min(loads) < SLOWEST_LOAD_MS, loads
 
 

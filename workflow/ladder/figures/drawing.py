@@ -79,7 +79,7 @@ def save(figure: Figure, stem: Path, style: Figures | None = None) -> dict[str, 
         if suffix == "png":
             _save_png(figure, buffer, style.png_dpi)
         else:
-            figure.savefig(buffer, format=suffix, metadata=metadata[suffix])
+            figure.savefig(buffer, format=suffix, dpi=style.png_dpi, metadata=metadata[suffix])
         path = stem.with_name(f"{stem.name}.{suffix}")
         path.write_bytes(buffer.getvalue())
         names[suffix] = path.name

@@ -81,7 +81,7 @@ def samples_figure(table: pd.DataFrame, look: Look) -> Figure:
                 own["pct_of_median"], place[str(name)] + own["height"], linestyle="none",
                 marker=markers[at % 4], markersize=2.2, markeredgewidth=0.45,
                 markeredgecolor=colour, markerfacecolor="none" if at % 2 else colour,
-                alpha=0.75, zorder=2, label=CLOUD,
+                alpha=0.75, zorder=2, label=CLOUD, rasterized=True,
             )  # fmt: skip
     for name, own in table.groupby("series", sort=False):
         middle = own["pct_of_median"]
@@ -190,7 +190,7 @@ def drift_figure(table: pd.DataFrame, look: Look) -> Figure:
             at = order.index(str(name)) + 0.34 * (np.arange(len(own)) % 3 - 1) * 0.5
             axes.plot(own["change_pct"], at, linestyle="none", marker=style.marker, markersize=2.8,
                       color=style.colour, markeredgewidth=0, alpha=0.85,
-                      label=CLOUD)  # fmt: skip
+                      label=CLOUD, rasterized=True)  # fmt: skip
         axes.axvline(0, color=MUTED, linewidth=0.8, zorder=1)
         axes.set_xscale("symlog", linthresh=1.0, linscale=1.2)
         reach = max(1.0, float(rounds["change_pct"].abs().max()))

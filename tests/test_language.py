@@ -128,27 +128,87 @@ def test_words_follow_the_language_and_return_to_english() -> None:
     assert plural("{count} rung", "{count} rungs", 1500) == "1,500 rungs"
 
 
-def test_the_chinese_report_has_the_same_tables_and_figures(tmp_path: Path) -> None:
-    tables, kernels = tf.typical(tmp_path / "tables"), tf.repository_kernels()
-    gpus, pages = tf.gpus_yaml(tmp_path), {}
+@pytest.fixture(scope="module")
+def pages(typical_results: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Page]:
+    """The report with its figures, which were drawn once."""
+    folder, made = tmp_path_factory.mktemp("languages"), {}
     for name in LANGUAGES:
-        out = tmp_path / name / "report.html"
+        out = folder / name / "report.html"
         report.render(
-            tables, tmp_path / "none", kernels, gpus, out, language=name, formats=("html",)
-        )
-        pages[name] = Page(out.read_text(encoding="utf-8"))
+            typical_results / "tables", typical_results / "figures", tf.repository_kernels(),
+            tf.gpus_yaml(folder), out, language=name, formats=("html", "md"),
+        )  # fmt: skip
+        made[name] = Page(out.read_text(encoding="utf-8"))
+    return made
+
+
+def test_the_chinese_report_has_the_same_tables_and_figures(pages: dict[str, Page]) -> None:
     english, chinese = pages["en"], pages["zh"]
     assert chinese.named("html")[0]["lang"] == "zh-Hans"
     numbers = [
         [attributes.get("data-v") for attributes in page.named("td")] for page in pages.values()
     ]
     assert numbers[0] == numbers[1]
-    assert len(english.named("section")) == len(chinese.named("section"))
-    assert [s["id"] for s in english.named("section")] == [
-        s["id"] for s in chinese.named("section")
-    ]
+    for element in ("section", "figure"):
+        ids = [[attributes.get("id") for attributes in page.named(element)]
+               for page in pages.values()]  # fmt: skip
+        assert ids[0] == ids[1]
+        assert len(ids[0]) > 5
+    assert len(english.named("svg")) == len(chinese.named("svg"))
     for word in ("扇区", "存储体冲突", "占用率", "算术强度", "测量环境", "阶梯"):
         assert word in chinese.text
-    for word in ("Measured on", "The ladder", "faster", "Glossary", "From the table"):
+    for word in ("Measured on", "The ladder", "faster", "Glossary", "From the table", "Throughput"):
         assert word not in chinese.text, word
     assert not re.search(r"\{\w+\}", chinese.text.replace("{&", ""))
+
+
+@pytest.mark.parametrize("name", TRANSLATIONS)
+def test_figures_speak_another_language_with_the_same_numbers_without_being_drawn_again(
+    name: str, pages: dict[str, Page], typical_results: Path
+) -> None:
+    kernels = tf.repository_kernels()
+    results = figures.load_results(
+        typical_results / "tables", kernels, typical_results / "gpus.yaml"
+    )
+    with speaking(name):  # type: ignore[arg-type]
+        spoken = figures.words(results)
+    records = figures.read_index(typical_results / "figures")
+    assert set(spoken) == {record.name for record in records}
+    labels = {attributes.get("aria-label") for attributes in pages[name].named("svg")}
+    for record in records:
+        words = spoken[record.name]
+        if not record.empty:
+            assert " ".join(words["caption"].split()) in pages[name].text, record.name
+            assert f"{words['title']}. {words['alt']}" in labels
+        for kind, said in words.items():
+            english = getattr(record, kind)
+            assert _ideographs(said), (record.name, kind)
+            assert _numbers(said) == _numbers(english), (record.name, kind)
+            assert not ENGLISH.search(said), (record.name, kind, said)
+
+
+ENGLISH = re.compile(r"(?:\b[a-z]{2,}\b[ ,;]+){3}")
+"""Several words in a row, which names of kernels and of parameters are not."""
+
+
+def _ideographs(text: str) -> list[str]:
+    return re.findall(r"[\u4e00-\u9fff]", text)
+
+
+def _numbers(text: str) -> list[str]:
+    return sorted(re.findall(r"\d+(?:[.,]\d+)*", text))
+
+
+def test_every_sentence_of_a_figure_is_marked_to_be_translated() -> None:
+    tree = ast.parse((tf.ROOT / "workflow/ladder/figures/plans.py").read_text(encoding="utf-8"))
+    fit = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and ast.unparse(call.func) in KEYWORDS:
+            fit |= {id(argument) for argument in call.args}
+    bare = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in fit
+        if " " in node.value.strip()
+    ]
+    assert not bare

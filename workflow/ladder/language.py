@@ -20,17 +20,22 @@ Language = Literal["en", "zh"]
 LANGUAGES: tuple[Language, ...] = get_args(Language)
 LOCALE = Path(__file__).resolve().parents[1] / "locale"
 
-_spoken: ContextVar[gettext.NullTranslations | None] = ContextVar("language", default=None)
+_spoken: ContextVar[Language] = ContextVar("language", default="en")
 
 
 @contextmanager
 def speaking(language: Language) -> Iterator[None]:
     """Every `_` and `plural` within speaks this language."""
-    token = _spoken.set(_catalogue(language))
+    token = _spoken.set(language)
     try:
         yield
     finally:
         _spoken.reset(token)
+
+
+def spoken() -> Language:
+    """The language of `_` and `plural` here."""
+    return _spoken.get()
 
 
 @functools.cache
@@ -44,7 +49,7 @@ def _catalogue(language: Language) -> gettext.NullTranslations:
 
 
 def _messages() -> gettext.NullTranslations:
-    return _spoken.get() or gettext.NullTranslations()
+    return _catalogue(spoken())
 
 
 def _(message: str) -> str:
@@ -73,6 +78,13 @@ def listed(items: Iterable[str]) -> str:
 def sentence(text: str) -> str:
     """Words with the full stop of the language."""
     return _("{text}.").format(text=text)
+
+
+def paragraph(*sentences: str) -> str:
+    """Sentences one after the other, with what the language puts between them."""
+    return functools.reduce(
+        lambda before, after: _("{before} {after}").format(before=before, after=after), sentences
+    )
 
 
 def each(text: str) -> str:

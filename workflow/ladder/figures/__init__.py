@@ -30,7 +30,7 @@ from .looks import (
     spread,
 )
 from .marks import name_marks, read_marks
-from .plans import TOPICS, caption, plans
+from .plans import TOPICS, caption, plans, words
 from .results import (
     Results,
     as_record,
@@ -108,4 +108,5 @@ __all__ = [
     "times_of",
     "traffic_figure",
     "traffic_table",
+    "words",
 ]

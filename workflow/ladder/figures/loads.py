@@ -16,6 +16,7 @@ from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from .. import traffic
 from ..emulator.result import TMA_LOAD_SECTORS
+from ..language import _
 from .looks import INK, MUTED, Look, SeriesStyle, message_figure, new_figure, short
 from .results import Results, params_label, params_order, samples_of
 
@@ -96,7 +97,9 @@ COUNTED_BY = {
 
 def counted_mark(table: pd.DataFrame, mark: str) -> str:
     """The mark of a figure of counts: who counted, and whose the times beside them are."""
-    words = "; ".join(COUNTED_BY.get(str(kind), str(kind)) for kind in table["source"].unique())
+    words = _("; ").join(
+        _(COUNTED_BY.get(str(kind), str(kind))) for kind in table["source"].unique()
+    )
     return f"{words}; TFLOPS {mark}" if table["tflops"].notna().any() else words
 
 

@@ -26,6 +26,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from ..config import Figures
 from ..documents import UserError, suggestion
+from ..language import _
 from .results import Results
 
 SINGLE_COLUMN_IN = Figures().single_column_in
@@ -110,15 +111,15 @@ def origin(results: Results) -> str:
     """The mark of every figure: measured or replayed, GPU, driver, date."""
     run = results.run or {}
     if not run.get("gpu_name"):
-        return "no GPU in this result set"
+        return _("no GPU in this result set")
     parts = [results.gpu_name]
     if run.get("driver_version"):
-        parts.append(f"driver {run['driver_version']}")
+        parts.append(_("driver {version}").format(version=run["driver_version"]))
     dates = results.points["measured_at"].dropna()
     if len(dates):
         parts.append(f"{dates.max():%Y-%m-%d}")
-    verb = "replayed: measured on" if results.replayed else "measured on"
-    return f"{verb} {', '.join(parts)}"
+    said = _("replayed: measured on {gpu}") if results.replayed else _("measured on {gpu}")
+    return said.format(gpu=_(", ").join(parts))
 
 
 def looks(results: Results, style: Figures) -> dict[str, Look]:
@@ -291,7 +292,7 @@ def spread(positions: Sequence[float], gap: float, low: float, high: float) -> l
     """Positions moved apart to at least `gap`, in their order, kept within [low, high]."""
     order = sorted(range(len(positions)), key=lambda i: positions[i])
     placed = [min(max(positions[i], low), high) for i in order]
-    for _ in range(200):
+    for _round in range(200):
         moved = False
         for i in range(len(placed) - 1):
             overlap = gap - (placed[i + 1] - placed[i])
@@ -321,7 +322,7 @@ def end_labels(
     low, high = axes.get_ylim()
     fractions = [(y - low) / (high - low) for y, *_ in labels]
     placed = spread(fractions, 0.115 / height_in, 0.0, 1.02)
-    for (_, text, colour, bold), at, was in zip(labels, placed, fractions, strict=True):
+    for (_value, text, colour, bold), at, was in zip(labels, placed, fractions, strict=True):
         axes.plot(
             [1.0, 1.025],
             [was, at],

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from .. import model
+from ..language import N_, _, paragraph, plural, sentence
 from .accuracy import accuracy_figure, accuracy_table
 from .energy import energy_figure, energy_table
 from .loads import COUNTED_BY, counted_mark, traffic_figure, traffic_table
 from .looks import Look, origin
 from .results import Results, params_label, shape_label
 from .rooflines import (
+    LEVELS,
     hierarchical_roofline,
     hierarchical_table,
     projection,
@@ -55,7 +57,7 @@ TOPICS: tuple[Topic, ...] = get_args(Topic)
 
 @dataclass(frozen=True)
 class Plan:
-    """A figure before it is drawn."""
+    """A figure before it is drawn; its words are in the language spoken."""
 
     name: str
     title: str
@@ -70,7 +72,7 @@ class Plan:
     """Whether it shows bounds for another GPU, and nothing that was measured."""
     kernel: str | None = None
     """The one kernel that it shows; None if it shows several."""
-    needs: str = "valid time for this figure"
+    needs: str = N_("valid time for this figure")
     """What is missing if the table is empty."""
 
 
@@ -79,95 +81,116 @@ def plans(results: Results) -> Iterator[Plan]:
     table = ladder_table(results)
     yield Plan(
         "ladder",
-        "The ladder at one size",
+        _("The ladder at one size"),
         "ladder",
         table,
         ladder,
-        "Throughput of each rung with its fastest parameter set at the largest square size that"
-        " most rungs have, in TFLOPS (2MNK flop over the median time) and percent of cuBLAS FP32"
-        " (dashed line). The dark stroke at a bar's end is the median's 95 % interval.",
-        _alt_values(table, "Bars of TFLOPS"),
+        _(
+            "Throughput of each rung with its fastest parameter set at the largest square size that"
+            " most rungs have, in TFLOPS (2MNK flop over the median time) and percent of cuBLAS"
+            " FP32 (dashed line). The dark stroke at a bar's end is the median's 95 % interval."
+        ),
+        _alt_values(table, _("Bars of TFLOPS")),
     )
     tensor = ladder_table(results, family="tensor")
     if len(tensor):
         yield Plan(
             "ladder_tensor",
-            "The ladder of the tensor cores",
+            _("The ladder of the tensor cores"),
             "ladder",
             tensor,
             ladder,
-            "Throughput of each kernel that computes FP32 products on the tensor cores, with its"
-            " fastest parameter set at the largest square size that most of them have, in TFLOPS"
-            " (2MNK flop over the median time). They are ranked among themselves and not with the"
-            " kernels of the FP32 units. The dark stroke at a bar's end is the median's 95 %"
-            " interval.",
-            _alt_values(tensor, "Bars of TFLOPS"),
+            _(
+                "Throughput of each kernel that computes FP32 products on the tensor cores, with"
+                " its fastest parameter set at the largest square size that most of them have, in"
+                " TFLOPS (2MNK flop over the median time). They are ranked among themselves and not"
+                " with the kernels of the FP32 units. The dark stroke at a bar's end is the"
+                " median's 95 % interval."
+            ),
+            _alt_values(tensor, _("Bars of TFLOPS")),
         )
     table = traffic_table(results)
     size = shape_label(*table.iloc[0][["m", "n", "k"]]) if len(table) else ""
     yield Plan(
         "traffic",
-        "What a load of a warp moves, and what of it is used",
+        _("What a load of a warp moves, and what of it is used"),
         "traffic",
         table,
         traffic_figure,
-        f"Loads of global memory at N = {size}, for every parameter set of the first rung and the"
-        " best of each other. A warp's 32 lanes load together: one request. Memory answers in"
-        " sectors of 32 bytes (boxes), whole ones only; the filled part are the bytes that some"
-        " lane asked for. Few boxes and full boxes are both good. Right of them, the sectors of the"
-        " whole product: how often the rung asks at all.",
+        _(
+            "Loads of global memory at N = {size}, for every parameter set of the first rung and"
+            " the best of each other. A warp's 32 lanes load together: one request. Memory answers"
+            " in sectors of 32 bytes (boxes), whole ones only; the filled part are the bytes that"
+            " some lane asked for. Few boxes and full boxes are both good. Right of them, the"
+            " sectors of the whole product: how often the rung asks at all."
+        ).format(size=size),
         _alt_traffic(table),
         counted=True,
-        needs="counts in this result set",
+        needs=N_("counts in this result set"),
     )
     table = tflops_by_size_table(results)
     fastest = table[table["best"].fillna(False).astype(bool)]
-    largest = fastest.sort_values("n").drop_duplicates("series", keep="last")
+    largest = fastest.loc[fastest.groupby("series", sort=False)["n"].idxmax()]
     yield Plan(
         "tflops_by_size",
-        "Throughput by matrix size",
+        _("Throughput by matrix size"),
         "sizes",
         table,
         tflops_by_size,
-        "Throughput in TFLOPS (2N\u00b3 flop over the median time) of square products, rotating"
-        " buffers. Bold lines: the fastest parameter set at each size that is a multiple of 32;"
-        " hollow markers: other sizes; thin lines: the other parameter sets. Vertical strokes are"
-        " the medians' 95 % intervals, often smaller than the marker. TF32 rounds its inputs to"
-        " 10 mantissa bits; it is drawn on a scale of its own and takes no part in the ranking."
-        + _ceiling_words(table)
-        + _public_words(table),
-        _alt_values(largest, "Lines of TFLOPS against matrix size; at the largest size"),
+        paragraph(
+            _(
+                "Throughput in TFLOPS (2N\u00b3 flop over the median time) of square products,"
+                " rotating buffers. Bold lines: the fastest parameter set at each size that is a"
+                " multiple of 32; hollow markers: other sizes; thin lines: the other parameter"
+                " sets. Vertical strokes are the medians' 95 % intervals, often smaller than the"
+                " marker. TF32 rounds its inputs to 10 mantissa bits; it is drawn on a scale of its"
+                " own and takes no part in the ranking."
+            ),
+            *_ceiling_words(table),
+            *_public_words(table),
+        ),
+        _alt_values(largest, _("Lines of TFLOPS against matrix size; at the largest size")),
     )
     tensor = tflops_by_size_table(results, family="tensor")
     if len(tensor):
         yield Plan(
             "tflops_by_size_tensor",
-            "Throughput on the tensor cores by matrix size",
+            _("Throughput on the tensor cores by matrix size"),
             "sizes",
             tensor,
             tflops_by_size,
-            "Throughput in TFLOPS (2N\u00b3 flop over the median time) of square products by the"
-            " kernels that compute FP32 products on the tensor cores, rotating buffers. Bold lines:"
-            " the fastest parameter set at each size that is a multiple of 32; hollow markers:"
-            " other sizes.",
-            _alt_values(tensor[tensor["best"]].drop_duplicates("series", keep="last"),
-                        "Lines of TFLOPS against matrix size; at the largest size"),
-        )  # fmt: skip
+            _(
+                "Throughput in TFLOPS (2N\u00b3 flop over the median time) of square products by"
+                " the kernels that compute FP32 products on the tensor cores, rotating buffers."
+                " Bold lines: the fastest parameter set at each size that is a multiple of 32;"
+                " hollow markers: other sizes."
+            ),
+            _alt_values(
+                tensor[tensor["best"]].drop_duplicates("series", keep="last"),
+                _("Lines of TFLOPS against matrix size; at the largest size"),
+            ),
+        )
     for name in swept_kernels(results):
         table = block_shape_table(results, name)
         top = table[table["best"]].drop_duplicates("n")
         yield Plan(
             f"block_shape_{name}",
-            f"Parameter sweep: {results.title(name)}",
+            _("Parameter sweep: {kernel}").format(kernel=results.title(name)),
             "blocks",
             table,
             block_shape_heatmap,
-            "Throughput in TFLOPS of every parameter set (rows) at every square size (columns),"
-            " rotating buffers. The shade is the percentage of the fastest set at that size, which"
-            " is framed and bold; a dash is a point without a valid time.",
-            "Heat map; fastest set by size: "
-            + "; ".join(
-                f"N = {row.n}: {row.label}, {row.tflops:.3g} TFLOPS" for row in top.itertuples()
+            _(
+                "Throughput in TFLOPS of every parameter set (rows) at every square size (columns),"
+                " rotating buffers. The shade is the percentage of the fastest set at that size,"
+                " which is framed and bold; a dash is a point without a valid time."
+            ),
+            _("Heat map; fastest set by size: {sets}").format(
+                sets=_("; ").join(
+                    _("N = {n}: {set}, {tflops} TFLOPS").format(
+                        n=row.n, set=row.label, tflops=f"{row.tflops:.3g}"
+                    )
+                    for row in top.itertuples()
+                )
             ),
             kernel=name,
         )
@@ -177,35 +200,45 @@ def plans(results: Results) -> Iterator[Plan]:
         first = table.sort_values("tflops").iloc[-1]
         yield Plan(
             f"pairs_{name}",
-            f"Pairs of parameters: {results.title(name)}",
+            _("Pairs of parameters: {kernel}").format(kernel=results.title(name)),
             "blocks",
             table,
             pairs_figure,
-            f"Throughput in TFLOPS at N = {shape_label(*first[['m', 'n', 'k']])} for each pair"
-            " of parameters of which some value was tried with several of the other, rotating"
-            " buffers. A cell is the fastest set with these two values, whatever its other"
-            " parameters; the shade is its percentage of the fastest set of all. The fastest cell"
-            " of a panel is framed and bold; a dash is a pair of values that was not tried.",
-            f"Heat maps of {len(table.drop_duplicates(['x', 'y']))} pairs; fastest set:"
-            f" {params_label(str(first['params']))}, {first['tflops']:.3g} TFLOPS.",
+            _(
+                "Throughput in TFLOPS at N = {size} for each pair of parameters of which some value"
+                " was tried with several of the other, rotating buffers. A cell is the fastest set"
+                " with these two values, whatever its other parameters; the shade is its percentage"
+                " of the fastest set of all. The fastest cell of a panel is framed and bold; a dash"
+                " is a pair of values that was not tried."
+            ).format(size=shape_label(*first[["m", "n", "k"]])),
+            _("Heat maps of {pairs}; fastest set: {set}, {tflops} TFLOPS.").format(
+                pairs=plural(
+                    "{count} pair", "{count} pairs", len(table.drop_duplicates(["x", "y"]))
+                ),
+                set=params_label(str(first["params"])),
+                tflops=f"{first['tflops']:.3g}",
+            ),
             kernel=name,
         )
     table = roofline_table(results)
     yield Plan(
         "roofline",
-        "Roofline",
+        _("Roofline"),
         "roofline",
         table,
         roofline,
-        "Throughput against arithmetic intensity, both logarithmic. Filled markers count the bytes"
-        " that the kernel's threads request (closed form of its manifest), hollow ones the"
-        " compulsory bytes, every matrix moved once. A filled marker above the DRAM roof means"
-        " that registers, shared memory and caches served most requests. Solid roofs were measured"
-        " on this GPU: a loop of multiply-adds on registers, and a copy in DRAM. Dashed ones are"
-        " no measurement: the FP32 peak at the maximum clock, and the datasheet's DRAM bandwidth.",
+        _(
+            "Throughput against arithmetic intensity, both logarithmic. Filled markers count the"
+            " bytes that the kernel's threads request (closed form of its manifest), hollow ones"
+            " the compulsory bytes, every matrix moved once. A filled marker above the DRAM roof"
+            " means that registers, shared memory and caches served most requests. Solid roofs were"
+            " measured on this GPU: a loop of multiply-adds on registers, and a copy in DRAM."
+            " Dashed ones are no measurement: the FP32 peak at the maximum clock, and the"
+            " datasheet's DRAM bandwidth."
+        ),
         _alt_values(
             table[table["traffic"] == "requested"],
-            "Roofline; requested intensity",
+            _("Roofline; requested intensity"),
             "flop_per_byte",
             "flop/byte",
         ),
@@ -218,16 +251,18 @@ def plans(results: Results) -> Iterator[Plan]:
     if results.ceilings:
         yield Plan(
             "predictions",
-            "Predicted against measured",
+            _("Predicted against measured"),
             "prediction",
             table,
             predictions_figure,
-            "Time of a launch by the step model, from its counts and the measured ceilings of this"
-            " GPU, against the measured median, ms, both logarithmic: each kernel's fastest set at"
-            " every square size that was counted. On the line both agree; in the shaded band they"
-            f" are within {100 * model.TOLERANCE:.0f} %. Nothing of the model is fitted to these"
-            " times.",
-            _alt_ranges(table, "Model less measured time", "model_error_pct"),
+            _(
+                "Time of a launch by the step model, from its counts and the measured ceilings of"
+                " this GPU, against the measured median, ms, both logarithmic: each kernel's"
+                " fastest set at every square size that was counted. On the line both agree; in the"
+                " shaded band they are within {tolerance} %. Nothing of the model is fitted to"
+                " these times."
+            ).format(tolerance=f"{100 * model.TOLERANCE:.0f}"),
+            _alt_ranges(table, _("Model less measured time"), "model_error_pct"),
         )
     yield from _by_shape(results)
     yield from _quality(results)
@@ -238,27 +273,31 @@ def _by_shape(results: Results) -> Iterator[Plan]:
     table = speed_up_table(results)
     yield Plan(
         "speed_up",
-        "Speed relative to cuBLAS at every size",
+        _("Speed relative to cuBLAS at every size"),
         "shapes",
         table,
         speed_up,
-        "Speed in percent of cuBLAS FP32 in the same run, rotating buffers: each rung's fastest"
-        " parameter set (columns) at each size N or M\u00d7N\u00d7K (rows). Framed and bold:"
-        " faster than cuBLAS. The shade is the logarithm of the ratio; a dash is a size that the"
-        " rung did not run or has no valid time for.",
-        _alt_ranges(table, "Percent of cuBLAS FP32 over all sizes", "pct_of_reference"),
+        _(
+            "Speed in percent of cuBLAS FP32 in the same run, rotating buffers: each rung's fastest"
+            " parameter set (columns) at each size N or M\u00d7N\u00d7K (rows). Framed and bold:"
+            " faster than cuBLAS. The shade is the logarithm of the ratio; a dash is a size that"
+            " the rung did not run or has no valid time for."
+        ),
+        _alt_ranges(table, _("Percent of cuBLAS FP32 over all sizes"), "pct_of_reference"),
     )
     table = shapes_table(results)
     yield Plan(
         "shapes",
-        "Rectangular and odd shapes",
+        _("Rectangular and odd shapes"),
         "shapes",
         table,
         shapes,
-        "Speed in percent of cuBLAS FP32 in the same run (100, vertical line) for rectangular sizes"
-        " M\u00d7N\u00d7K and for squares that are no multiple of 32, with each kernel's fastest"
-        " parameter set; logarithmic.",
-        _alt_ranges(table, "Percent of cuBLAS FP32 by shape", "pct_of_reference"),
+        _(
+            "Speed in percent of cuBLAS FP32 in the same run (100, vertical line) for rectangular"
+            " sizes M\u00d7N\u00d7K and for squares that are no multiple of 32, with each kernel's"
+            " fastest parameter set; logarithmic."
+        ),
+        _alt_ranges(table, _("Percent of cuBLAS FP32 by shape"), "pct_of_reference"),
     )
 
 
@@ -266,14 +305,16 @@ def _caches(results: Results) -> Plan:
     table = cache_modes_table(results)
     return Plan(
         "cache_modes",
-        "Hot, cold and rotating buffers",
+        _("Hot, cold and rotating buffers"),
         "sizes",
         table,
         cache_modes,
-        "Throughput relative to rotating buffers (100 %) by the parameter set that is fastest"
-        " there. Rotating: launches alternate between buffers that together exceed twice the L2"
-        " cache; hot: one set of buffers; cold: the L2 cache is cleared before each launch.",
-        _alt_ranges(table, "Percent of rotating throughput", "pct_of_rotating"),
+        _(
+            "Throughput relative to rotating buffers (100 %) by the parameter set that is fastest"
+            " there. Rotating: launches alternate between buffers that together exceed twice the L2"
+            " cache; hot: one set of buffers; cold: the L2 cache is cleared before each launch."
+        ),
+        _alt_ranges(table, _("Percent of rotating throughput"), "pct_of_rotating"),
     )
 
 
@@ -283,91 +324,102 @@ def _quality(results: Results) -> Iterator[Plan]:
     spread = table.groupby("series", sort=False)["pct_of_median"]
     yield Plan(
         "samples",
-        "The samples behind the medians",
+        _("The samples behind the medians"),
         "samples",
         table,
         samples_figure,
-        "Each sample of each rung's fastest set at the ladder's size: its time less the point's"
-        " median, percent; the scale is linear within 1 % and logarithmic beyond. Filled and hollow"
-        " markers are the rounds, in which the point was visited anew; strokes are the quartiles of"
-        " what is shown, at most 40 samples of a round.",
-        "Samples less median, quartiles: "
-        + "; ".join(
-            f"{name} {own.quantile(0.25):.2g} to {own.quantile(0.75):.2g} %" for name, own in spread
-        )
-        if len(table)
-        else "No data.",
+        _(
+            "Each sample of each rung's fastest set at the ladder's size: its time less the point's"
+            " median, percent; the scale is linear within 1 % and logarithmic beyond. Filled and"
+            " hollow markers are the rounds, in which the point was visited anew; strokes are the"
+            " quartiles of what is shown, at most 40 samples of a round."
+        ),
+        _alt(
+            _("Samples less median, quartiles"),
+            [
+                _range_of(name, own.quantile(0.25), own.quantile(0.75), " %", digits=2)
+                for name, own in spread
+            ],
+        ),
     )
     table = drift_table(results)
     yield Plan(
         "drift",
-        "What moved during the run",
+        _("What moved during the run"),
         "samples",
         table,
         drift_figure,
-        "The sentinel, cuBLAS FP32 at one size timed between the visits to points, by its change"
-        " since its first timing (where the run recorded it); and every point by the change of its"
-        " median from the first round to the last, percent, a row a kernel: box from quartile to"
-        " quartile, whiskers over all points. The scale of the latter is linear within 1 % and"
-        " logarithmic beyond.",
-        _alt_ranges(table[table["what"] == "rounds"], "Change between rounds", "change_pct"),
-        needs="point that was visited in several rounds",
+        _(
+            "The sentinel, cuBLAS FP32 at one size timed between the visits to points, by its"
+            " change since its first timing (where the run recorded it); and every point by the"
+            " change of its median from the first round to the last, percent, a row a kernel: box"
+            " from quartile to quartile, whiskers over all points. The scale of the latter is"
+            " linear within 1 % and logarithmic beyond."
+        ),
+        _alt_ranges(table[table["what"] == "rounds"], _("Change between rounds"), "change_pct"),
+        needs=N_("point that was visited in several rounds"),
     )
     table = accuracy_table(results)
     yield Plan(
         "accuracy",
-        "Error by length of the sums",
+        _("Error by length of the sums"),
         "accuracy",
         table,
         accuracy_figure,
-        "Error \u03b7 against K, both logarithmic: the difference from the FP64 product over"
-        " 2\u207b\u00b2\u2074 times the sum of the absolute terms, on uniform data in [\u22121, 1)."
-        " Shown are the root mean square over a product and the largest of an element, of each the"
-        " largest value over the kernel's parameter sets and all M and N at this K. Lines join the"
-        " K that are multiples of 32; kernels that add in the same order coincide. Dotted: what a"
-        " result of FP32 arithmetic must keep to be timed at all; TF32 has a bound of its own.",
-        _alt_ranges(table, "Rms error", "eta_rms", ""),
-        needs="check on random data",
+        _(
+            "Error \u03b7 against K, both logarithmic: the difference from the FP64 product over"
+            " 2\u207b\u00b2\u2074 times the sum of the absolute terms, on uniform data in"
+            " [\u22121, 1). Shown are the root mean square over a product and the largest of an"
+            " element, of each the largest value over the kernel's parameter sets and all M and N"
+            " at this K. Lines join the K that are multiples of 32; kernels that add in the same"
+            " order coincide. Dotted: what a result of FP32 arithmetic must keep to be timed at"
+            " all; TF32 has a bound of its own."
+        ),
+        _alt_ranges(table, _("Rms error"), "eta_rms", ""),
+        needs=N_("check on random data"),
     )
     table = energy_table(results)
     yield Plan(
         "energy",
-        "Work for a joule",
+        _("Work for a joule"),
         "energy",
         table,
         energy_figure,
-        "Left: GFLOPS per watt, that is work over the energy of a launch, of each rung's fastest"
-        " set at the ladder's size. Right: mean power of the whole card while the point ran. Both"
-        " by NVML's energy counter; host and cooling are not included. Rungs without a reading of"
-        " half a second or more are left out. Dashed: cuBLAS FP32.",
-        _alt_values(table, "Bars of GFLOPS per watt", "gflops_per_w", "GFLOPS/W"),
-        needs="reading of the energy counter",
+        _(
+            "Left: GFLOPS per watt, that is work over the energy of a launch, of each rung's"
+            " fastest set at the ladder's size. Right: mean power of the whole card while the point"
+            " ran. Both by NVML's energy counter; host and cooling are not included. Rungs without"
+            " a reading of half a second or more are left out. Dashed: cuBLAS FP32."
+        ),
+        _alt_values(table, _("Bars of GFLOPS per watt"), "gflops_per_w", "GFLOPS/W"),
+        needs=N_("reading of the energy counter"),
     )
 
 
-def _ceiling_words(table: pd.DataFrame) -> str:
+def _ceiling_words(table: pd.DataFrame) -> Iterator[str]:
     """What the horizontal lines are."""
     names = table.loc[table["kind"] == "ceiling", "series"]
-    words = ""
     if any("peak" in name for name in names):
-        words += " Dotted line: the FP32 peak at the maximum clock, which is computed."
+        yield _("Dotted line: the FP32 peak at the maximum clock, which is computed.")
     if any("measured" in name for name in names):
-        words += " Thin solid line: multiply-adds on registers, as measured on this GPU."
-    return words
+        yield _("Thin solid line: multiply-adds on registers, as measured on this GPU.")
 
 
-def _public_words(table: pd.DataFrame) -> str:
+def _public_words(table: pd.DataFrame) -> Iterator[str]:
     """Whose the lines with a star are, and how their times came about."""
     public = table[table["kind"] == "public"]
-    if public.empty:
-        return ""
-    sources = dict(zip(public["series"], public["kernel"].str.split(" ").str[0], strict=True))
-    return (
-        " Names with a star: the fastest kernel at each size of other projects ("
-        + "; ".join(f"{name}, {source}" for name, source in sources.items())
-        + "), timed on a GPU of this model by a program of their own, on one set of buffers and"
-        " under another protocol (config/public.csv): to set the scale, not to rank."
-    )
+    if len(public):
+        sources = dict(zip(public["series"], public["kernel"].str.split(" ").str[0], strict=True))
+        yield _(
+            "Names with a star: the fastest kernel at each size of other projects ({sources}),"
+            " timed on a GPU of this model by a program of their own, on one set of buffers and"
+            " under another protocol (config/public.csv): to set the scale, not to rank."
+        ).format(
+            sources=_("; ").join(
+                _("{name}, {source}").format(name=name, source=source)
+                for name, source in sources.items()
+            )
+        )
 
 
 def _projected(results: Results, name: str) -> Plan:
@@ -375,20 +427,24 @@ def _projected(results: Results, name: str) -> Plan:
     table = projection_table(results)
     return Plan(
         "roofline_projected",
-        f"What a datasheet says of the {name}",
+        _("What a datasheet says of the {gpu}").format(gpu=name),
         "roofline",
         table,
         projection,
-        f"A projection: nothing was measured on a {name}, and no time is claimed for it. The roofs"
-        " are its FP32 peak and DRAM bandwidth by the vendor's datasheet; they meet at its machine"
-        " balance. Markers stand at the intensities of the kernels, which do not depend on the"
-        " GPU, and at what the roofs allow there. The compulsory intensity (hollow) is a bound for"
-        " certain; caches may lift a kernel above that of its requests (filled).",
-        _alt_values(
-            table[table["kind"] == "ridge"],
-            "Projected roofline; ridge",
-            "flop_per_byte",
-            "flop/byte",
+        _(
+            "A projection: nothing was measured on a {gpu}, and no time is claimed for it. The"
+            " roofs are its FP32 peak and DRAM bandwidth by the vendor's datasheet; they meet at"
+            " its machine balance. Markers stand at the intensities of the kernels, which do not"
+            " depend on the GPU, and at what the roofs allow there. The compulsory intensity"
+            " (hollow) is a bound for certain; caches may lift a kernel above that of its requests"
+            " (filled)."
+        ).format(gpu=name),
+        _alt(
+            _("Projected roofline"),
+            [
+                _("ridge at {intensity} flop/byte").format(intensity=f"{intensity:.3g}")
+                for intensity in table.loc[table["kind"] == "ridge", "flop_per_byte"]
+            ],
         ),
         projected=True,
     )
@@ -399,32 +455,42 @@ def _under_measured_roofs(results: Results) -> Iterator[Plan]:
     table = hierarchical_table(results)
     yield Plan(
         "roofline_hierarchical",
-        "Roofline at every level of the memory",
+        _("Roofline at every level of the memory"),
         "roofline",
         table,
         hierarchical_roofline,
-        "Each kernel's fastest parameter set at the intensity of the traffic that was counted at a"
-        f" level ({_counted_by(table)}): sectors of 32 bytes that global accesses touch (L1),"
-        " wavefronts of 128 bytes (shared memory), bytes between L2 and the SMs, bytes of DRAM."
-        " Solid roofs were measured on this GPU by kernels that do nothing else; dashed ones are of"
-        " the datasheet. A marker on the slope of a panel waits for that level; one under the flat"
-        " roof of every panel for something else.",
+        _(
+            "Each kernel's fastest parameter set at the intensity of the traffic that was counted"
+            " at a level ({counted}): sectors of 32 bytes that global accesses touch (L1),"
+            " wavefronts of 128 bytes (shared memory), bytes between L2 and the SMs, bytes of DRAM."
+            " Solid roofs were measured on this GPU by kernels that do nothing else; dashed ones"
+            " are of the datasheet. A marker on the slope of a panel waits for that level; one"
+            " under the flat roof of every panel for something else."
+        ).format(counted=_counted_by(table)),
         _alt_levels(table),
     )
     table = steps_table(results)
     yield Plan(
         "steps",
-        "What limits each rung, by the model",
+        _("What limits each rung, by the model"),
         "prediction",
         table,
         steps_figure,
-        "Markers: the time that each resource alone would take, from the counts of the launch and"
-        " the measured ceilings of this GPU, in percent of the measured time. Bar: the model's"
-        " time, a p-norm of these. In the shaded band it is within"
-        f" {100 * model.TOLERANCE:.0f} % of the measured time; elsewhere the model does not hold."
-        " The rightmost marker is what limits the rung.",
-        _alt_values(table, "Model by rung", "model_error_pct", "% off the measured time"),
+        _(
+            "Markers: the time that each resource alone would take, from the counts of the launch"
+            " and the measured ceilings of this GPU, in percent of the measured time. Bar: the"
+            " model's time, a p-norm of these. In the shaded band it is within {tolerance} % of the"
+            " measured time; elsewhere the model does not hold. The rightmost marker is what limits"
+            " the rung."
+        ).format(tolerance=f"{100 * model.TOLERANCE:.0f}"),
+        _alt_values(table, _("Model by rung"), "model_error_pct", _("% off the measured time")),
     )
+
+
+def _alt(start: str, parts: list[str]) -> str:
+    if not parts:
+        return _("No data.")
+    return _("{start}: {values}.").format(start=start, values=_("; ").join(parts))
 
 
 def _alt_values(
@@ -432,64 +498,100 @@ def _alt_values(
 ) -> str:
     values = [
         f"{row['series']} {row[column]:.3g} {unit}"
-        for _, row in table.iterrows()
+        for _index, row in table.iterrows()
         if row.get("kind") not in ("ceiling", "public") and pd.notna(row[column])
     ]
-    return f"{start}: {'; '.join(values)}." if values else "No data."
+    return _alt(start, values)
 
 
 def _counted_by(table: pd.DataFrame) -> str:
     kinds = table["counted_by"].dropna().unique()
-    return "; ".join(COUNTED_BY.get(str(kind), "closed forms") for kind in kinds) or "none was"
+    words = [_(COUNTED_BY[kind]) if kind in COUNTED_BY else _("closed forms") for kind in kinds]
+    return _("; ").join(words) or _("none was")
 
 
 def _alt_levels(table: pd.DataFrame) -> str:
     parts = [
-        f"{row.series} {row.flop_per_byte:.3g} flop/byte of {row.level}"
+        _("{series} {intensity} flop/byte of {level}").format(
+            series=row.series, intensity=f"{row.flop_per_byte:.3g}", level=_(LEVELS[row.level])
+        )
         for row in table[table["level"].notna()].itertuples()
     ]
-    return f"Rooflines by level: {'; '.join(parts)}." if parts else "No data."
+    return _alt(_("Rooflines by level"), parts)
 
 
 def _alt_traffic(table: pd.DataFrame) -> str:
     parts = [
-        f"{row.series} {row.label} {row.sectors_per_request:.3g} sectors per request,"
-        f" {row.useful_bytes_per_sector:.3g} of 32 bytes used, {row.sectors:.3g} sectors in all"
+        _(
+            "{rung} {set} {per_request} sectors per request, {useful} of 32 bytes used, {sectors}"
+            " sectors in all"
+        ).format(
+            rung=row.series,
+            set=row.label,
+            per_request=f"{row.sectors_per_request:.3g}",
+            useful=f"{row.useful_bytes_per_sector:.3g}",
+            sectors=f"{row.sectors:.3g}",
+        )
         for row in table.itertuples()
     ]
-    return f"Boxes for sectors, filled by use: {'; '.join(parts)}." if parts else "No data."
+    return _alt(_("Boxes for sectors, filled by use"), parts)
 
 
 def _alt_ranges(table: pd.DataFrame, start: str, column: str, unit: str = " %") -> str:
     parts = [
-        f"{name} {group[column].min():.3g} to {group[column].max():.3g}{unit}"
+        _range_of(name, group[column].min(), group[column].max(), unit)
         for name, group in table.groupby("series", sort=False)
     ]
-    return f"{start}: {'; '.join(parts)}." if parts else "No data."
+    return _alt(start, parts)
+
+
+def _range_of(name: Any, low: float, high: float, unit: str, digits: int = 3) -> str:
+    first, last = f"{low:.{digits}g}", f"{high:.{digits}g}"
+    if first == last:
+        return f"{name} {first}{unit}"
+    return _("{name} {low} to {high}{unit}").format(name=name, low=first, high=last, unit=unit)
 
 
 def caption(plan: Plan, results: Results) -> str:
     """The caption's text: explanation, number of samples, GPU, driver, date, origin."""
-    mark = origin(results)
-    mark = f"{mark[0].upper()}{mark[1:]}."
+    mark = _as_sentence(origin(results))
     if plan.table.empty:
-        return f"Nothing could be drawn: no {plan.needs}. {mark}"
+        return paragraph(_("Nothing could be drawn: no {what}.").format(what=_(plan.needs)), mark)
     if plan.projected:
-        return f"{plan.explanation} Kernels and parameter sets are those of: {mark}"
+        source = _("Kernels and parameter sets are those of: {source}").format(source=mark)
+        return paragraph(plan.explanation, source)
     if plan.counted:
-        words = counted_mark(plan.table.assign(tflops=np.nan), "")
-        text = f"{plan.explanation} {words[0].upper()}{words[1:]}."
-        if plan.table["tflops"].isna().all():
+        counted = plan.table.assign(tflops=np.nan)
+        text = paragraph(plan.explanation, _as_sentence(counted_mark(counted, "")))
+        timed = plan.table.dropna()
+        if timed.empty:
             return text
-        plan = replace(plan, explanation=f"{text} TFLOPS:", table=plan.table.dropna())
+        of = _("TFLOPS: medians of n = {count} samples.")
+        return paragraph(text, of.format(count=_range(timed["samples"])), mark)
     if "points" in plan.table:
-        return f"{plan.explanation} Largest of n = {_range(plan.table['points'])} points. {mark}"
-    if plan.table["samples"].isna().all():
-        return f"{plan.explanation} {mark}"
-    medians = "medians" if plan.counted else "Medians"
-    return f"{plan.explanation} {medians} of n = {_range(plan.table['samples'])} samples. {mark}"
+        of = _("Largest of n = {count} points.").format(count=_range(plan.table["points"]))
+    elif plan.table["samples"].isna().all():
+        return paragraph(plan.explanation, mark)
+    else:
+        of = _("Medians of n = {count} samples.").format(count=_range(plan.table["samples"]))
+    return paragraph(plan.explanation, of, mark)
+
+
+def words(results: Results) -> dict[str, dict[str, str]]:
+    """`title`, `caption` and `alt` of each figure by its name, in the language spoken.
+
+    From the tables alone: a figure speaks another language without being drawn again.
+    """
+    return {
+        plan.name: {"title": plan.title, "caption": caption(plan, results), "alt": plan.alt}
+        for plan in plans(results)
+    }
+
+
+def _as_sentence(words: str) -> str:
+    return sentence(f"{words[0].upper()}{words[1:]}")
 
 
 def _range(counts: pd.Series) -> str:
     low, high = int(counts.min()), int(counts.max())
-    return f"{low}" if low == high else f"{low} to {high}"
+    return f"{low}" if low == high else _("{low} to {high}").format(low=low, high=high)

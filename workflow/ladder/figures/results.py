@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from .. import gpus, schema, stats, traffic
 from ..documents import UserError
+from ..language import _
 from ..manifest import CublasLaunch, Kernel
 from ..status import RANKED
 
@@ -313,7 +314,8 @@ def params_label(params: str, among: Iterable[str] | None = None) -> str:
     if {"BM", "BN"} <= set(values):
         parts.append(_product(values.pop(name) for name in ("BM", "BN", "BK") if name in values))
         if {"TM", "TN"} <= set(values):
-            parts.append(f"{_product([values.pop('TM'), values.pop('TN')])} each")
+            tile = _product([values.pop("TM"), values.pop("TN")])
+            parts.append(_("{tile} each").format(tile=tile))
         if among is not None:
             values = {
                 name: value

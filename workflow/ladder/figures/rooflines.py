@@ -65,7 +65,7 @@ def roofline_table(results: Results, size: int | None = None) -> pd.DataFrame:
     return pd.DataFrame(records, columns=columns)
 
 
-_LEVELS = {"l1": "L1", "shared": "shared memory", "l2": "L2", "dram": "DRAM"}
+LEVELS = {"l1": "L1", "shared": "shared memory", "l2": "L2", "dram": "DRAM"}
 _MEASURED_BANDWIDTHS = {"l1": "l1", "shared": "shared", "l2": "l2", "dram": "copy"}
 """The ceiling of each level."""
 
@@ -82,7 +82,7 @@ def _roofs(results: Results, levels: Sequence[str]) -> list[dict[str, Any]]:
     for level in levels:
         ceiling = results.ceilings.get(_MEASURED_BANDWIDTHS[level])
         if ceiling:
-            name = f"{_LEVELS[level]}{', copy' if level == 'dram' else ''}"
+            name = f"{LEVELS[level]}{', copy' if level == 'dram' else ''}"
             roofs.append({"series": name, "memory_gb_s": ceiling["value"], "measured": True})
     if sheet is not None and peak is not None:
         bandwidth = sheet.memory_gb_s
@@ -126,7 +126,7 @@ def hierarchical_table(results: Results, size: int | None = None) -> pd.DataFram
                 place = {"level": level, "flop_per_byte": item.row["flop"] / bytes_}
                 records.append({**shared, "counted_by": item.source, **place})
     if records:
-        records += _roofs(results, tuple(_LEVELS))
+        records += _roofs(results, tuple(LEVELS))
     return pd.DataFrame(records, columns=_HIERARCHY_COLUMNS)
 
 
@@ -228,7 +228,7 @@ def hierarchical_roofline(table: pd.DataFrame, look: Look) -> Figure:
         return message_figure(
             look, "No kernel has a time and counts of its traffic under measured roofs."
         )
-    levels = [level for level in _LEVELS if (rows["level"] == level).any()]
+    levels = [level for level in LEVELS if (rows["level"] == level).any()]
     across = 1 if look.narrow else min(len(levels), 2)
     down = math.ceil(len(levels) / across)
     series = list(dict.fromkeys(rows["series"]))
@@ -238,13 +238,13 @@ def hierarchical_roofline(table: pd.DataFrame, look: Look) -> Figure:
     for axes, level in zip(panels, levels, strict=False):
         own = rows[rows["level"] == level]
         bandwidths = table[table["memory_gb_s"].notna()]
-        wanted = bandwidths["series"].str.split(",").str[0] == _LEVELS[level]
+        wanted = bandwidths["series"].str.split(",").str[0] == LEVELS[level]
         roofs = pd.concat([table[(table["kind"] == "roof") & table["tflops"].notna()],
                            bandwidths[wanted]])  # fmt: skip
         _frame(axes, roofs, own, rows["tflops"], "tflops", look)
         for _, row in own.iterrows():
             _marker(axes, row, "tflops", look.styles[row["series"]], filled=True)
-        axes.set_title(_LEVELS[level][0].upper() + _LEVELS[level][1:])
+        axes.set_title(LEVELS[level][0].upper() + LEVELS[level][1:])
         axes.set_xlabel("flop/byte")
     for axes in panels[len(levels) :]:
         axes.set_visible(False)

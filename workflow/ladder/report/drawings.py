@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -11,7 +12,8 @@ from urllib.parse import quote
 from markupsafe import Markup, escape
 
 from .. import figures
-from ..language import N_, _
+from ..figures import Results
+from ..language import N_, _, spoken
 
 _THEMED = {
     figures.INK: "var(--ink)",
@@ -35,10 +37,10 @@ _TITLES = {
 """Sections by the topic of their figures, in the page's order; others follow these."""
 
 
-def figure_views(figures_dir: Path) -> dict[str, dict[str, Any]]:
+def figure_views(results: Results, figures_dir: Path) -> dict[str, dict[str, Any]]:
     """Figures by topic, each drawn twice: for wide and for narrow screens."""
     groups: dict[str, list[dict[str, Any]]] = {}
-    for record in figures.read_index(figures_dir):
+    for record in _in_the_language(results, figures.read_index(figures_dir)):
         views = {}
         for kind in ("svg", "svg_single"):
             path = figures_dir / record.files[kind]
@@ -50,7 +52,7 @@ def figure_views(figures_dir: Path) -> dict[str, dict[str, Any]]:
         data = (figures_dir / record.files["csv"]).read_text(encoding="utf-8")
         view = {
             "record": record,
-            "title": _(record.title),
+            "title": record.title,
             "caption": record.caption,
             "data": f"data:text/csv;charset=utf-8,{quote(data)}",
             **views,
@@ -69,6 +71,15 @@ def figure_views(figures_dir: Path) -> dict[str, dict[str, Any]]:
         }
         for key in keys
     }
+
+
+def _in_the_language(
+    results: Results, records: Iterable[figures.FigureRecord]
+) -> Iterator[figures.FigureRecord]:
+    """The figures with their words in the language spoken; they were drawn with English ones."""
+    words = figures.words(results) if spoken() != "en" else {}
+    for record in records:
+        yield replace(record, **words.get(record.name, {}))
 
 
 def inline_svg(text: str, prefix: str, label: str) -> Markup:

@@ -63,7 +63,8 @@ def render(
         kernels: the configured kernels in the order of the ladder.
         gpus_path: `config/gpus.yaml`.
         out: the HTML file.
-        language: of everything but names, figures, and what stands in the tables.
+        language: of everything but names, what is written inside figures, and what stands in the
+            tables.
         others: folders of result sets to compare with; those of the same GPU are passed over.
         formats: `html`, `md`, `pdf`; the last two lie beside `out`.
 
@@ -114,7 +115,7 @@ def page(results: Results, figures_dir: Path, compared: Iterable[Results] = ()) 
     """Everything the template shows."""
     ladder, steps = figures.ladder_table(results), figures.steps_table(results)
     size = int(ladder["n"].iloc[0]) if len(ladder) else None
-    views = figure_views(figures_dir)
+    views = figure_views(results, figures_dir)
     return {
         "title": _("gemm-ladder: FP32 matrix multiplication, rung by rung"),
         "subtitle": subtitle(results),

@@ -178,9 +178,9 @@ def test_figures_speak_another_language_with_the_same_numbers_without_being_draw
     for record in records:
         words = spoken[record.name]
         if not record.empty:
-            assert " ".join(words["caption"].split()) in pages[name].text, record.name
-            assert f"{words['title']}. {words['alt']}" in labels
-        for kind, said in words.items():
+            assert " ".join(words.caption.split()) in pages[name].text, record.name
+            assert f"{words.title}. {words.alt}" in labels
+        for kind, said in vars(words).items():
             english = getattr(record, kind)
             assert _ideographs(said), (record.name, kind)
             assert _numbers(said) == _numbers(english), (record.name, kind)

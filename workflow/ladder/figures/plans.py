@@ -513,7 +513,7 @@ def _counted_by(table: pd.DataFrame) -> str:
 def _alt_levels(table: pd.DataFrame) -> str:
     parts = [
         _("{series} {intensity} flop/byte of {level}").format(
-            series=row.series, intensity=f"{row.flop_per_byte:.3g}", level=_(LEVELS[row.level])
+            series=row.series, intensity=f"{row.flop_per_byte:.3g}", level=_(LEVELS[str(row.level)])
         )
         for row in table[table["level"].notna()].itertuples()
     ]
@@ -545,7 +545,7 @@ def _alt_ranges(table: pd.DataFrame, start: str, column: str, unit: str = " %") 
     return _alt(start, parts)
 
 
-def _range_of(name: Any, low: float, high: float, unit: str, digits: int = 3) -> str:
+def _range_of(name: Any, low: Any, high: Any, unit: str, digits: int = 3) -> str:
     first, last = f"{low:.{digits}g}", f"{high:.{digits}g}"
     if first == last:
         return f"{name} {first}{unit}"
@@ -577,14 +577,22 @@ def caption(plan: Plan, results: Results) -> str:
     return paragraph(plan.explanation, of, mark)
 
 
-def words(results: Results) -> dict[str, dict[str, str]]:
-    """`title`, `caption` and `alt` of each figure by its name, in the language spoken.
+@dataclass(frozen=True)
+class Words:
+    """What is said of a figure."""
+
+    title: str
+    caption: str
+    alt: str
+
+
+def words(results: Results) -> dict[str, Words]:
+    """What is said of each figure, by its name, in the language spoken.
 
     From the tables alone: a figure speaks another language without being drawn again.
     """
     return {
-        plan.name: {"title": plan.title, "caption": caption(plan, results), "alt": plan.alt}
-        for plan in plans(results)
+        plan.name: Words(plan.title, caption(plan, results), plan.alt) for plan in plans(results)
     }
 
 

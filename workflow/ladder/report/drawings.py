@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -77,9 +77,10 @@ def _in_the_language(
     results: Results, records: Iterable[figures.FigureRecord]
 ) -> Iterator[figures.FigureRecord]:
     """The figures with their words in the language spoken; they were drawn with English ones."""
-    words = figures.words(results) if spoken() != "en" else {}
+    said = figures.words(results) if spoken() != "en" else {}
     for record in records:
-        yield replace(record, **words.get(record.name, {}))
+        words = said.get(record.name)
+        yield replace(record, **asdict(words)) if words else record
 
 
 def inline_svg(text: str, prefix: str, label: str) -> Markup:

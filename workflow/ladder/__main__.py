@@ -384,11 +384,18 @@ def _cmd_handbook(arguments: argparse.Namespace) -> int:
 
 def _cmd_publish(arguments: argparse.Namespace) -> int:
     """Copy a complete measured result folder to `results/published/`."""
-    from .publish import publish
+    from .publish import publish, untraced_winners
 
     written = publish(arguments.tables, arguments.published)
     size = sum(path.stat().st_size for path in written)
     print(f"{len(written)} files, {size / 1e6:.1f} MB in {arguments.published}")
+    untraced = untraced_winners(arguments.tables)
+    if untraced:
+        print(
+            f"{arguments.tables}: tuned.yaml names winners whose search is not in tune/; tune"
+            f" again, which takes their times from the journal: {', '.join(untraced)}",
+            file=sys.stderr,
+        )
     return 0
 
 

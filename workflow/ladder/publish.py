@@ -8,9 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+
 from . import schema
 from .documents import UserError
+from .manifest import canonical
 from .status import RANKED
+from .tuned import read_winners
 
 LARGEST_SET_BYTES = 20 * 10**6
 _PAGES = ("report.html", "report.md", "summary.pdf")
@@ -62,7 +66,31 @@ def source_files(source: Path) -> list[Path]:
     further = [source / name for name in ("ceilings.parquet", "tuned.yaml")]
     known = [path for path in further if path.exists()]
     pages = [source / name for name in _PAGES]
-    return [*tables, *pages, *known, *figures]
+    return [*tables, *pages, *known, *_trials(source), *figures]
+
+
+def _trials(source: Path) -> list[Path]:
+    """What `ladder tune` has tried: a table a kernel, without the plans that lie beside them."""
+    return sorted(
+        path
+        for path in (source / "tune").glob("*.parquet")
+        if not path.name.endswith(".plan.parquet")
+    )
+
+
+def untraced_winners(folder: Path) -> list[str]:
+    """The lines of `tuned.yaml` that no row of the trials backs, as `KERNEL at MxNxK`."""
+    tried = {
+        (row["kernel"], row["m"], row["n"], row["k"], row["params"], row["run_id"])
+        for path in _trials(folder)
+        for row in pq.read_table(path).to_pylist()
+    }
+    return [
+        f"{kernel} at {winner.m}x{winner.n}x{winner.k}"
+        for kernel, winners in read_winners(folder / "tuned.yaml").items()
+        for winner in winners
+        if (kernel, *winner.size, canonical(winner.params), winner.run_id) not in tried
+    ]
 
 
 @dataclass(frozen=True)

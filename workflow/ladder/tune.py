@@ -11,6 +11,7 @@ A search repeats: its seed and the results that it has seen decide which sets co
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
@@ -352,10 +353,19 @@ class Tuning:
         }  # fmt: skip
 
     def _write_trials(self) -> None:
-        schema.write(self.trials_path, "trials", self.rows())
+        schema.write(self.trials_path, "trials", [*self._earlier, *self.rows()])
+
+    @functools.cached_property
+    def _earlier(self) -> list[dict[str, Any]]:
+        """Rows of earlier searches at other sizes: their winners stay in `tuned.yaml`, too."""
+        if not self.trials_path.exists():
+            return []
+        rows = schema.read(self.trials_path, "trials").to_pylist()
+        others = [row for row in rows if row["m"] is not None]
+        return [row for row in others if (row["m"], row["n"], row["k"]) not in set(self.sizes)]
 
     def rows(self) -> list[dict[str, Any]]:
-        """The `trials` table: what was left out, then what was tried."""
+        """Of the `trials` table this search's rows: what was left out, then what was tried."""
         return [*self.left_out.values(), *self.trials.values()]
 
     def _winner(self, size: Size) -> Winner | None:

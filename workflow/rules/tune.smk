@@ -1,13 +1,13 @@
 # The fastest parameters on the GPU at hand: `snakemake --cores 1 tune`. Times go to the journal, where
 # a sweep of the same sets finds them; the winners go to results/{device}/tuned.yaml, which no rule
-# owns: each search replaces its own lines.
+# owns: each search replaces its own lines. The table of trials likewise keeps those of other sizes.
 rule tune_kernel:
     input:
         source="kernels/{kernel}.cu",
         manifest="kernels/{kernel}.yaml",
         headers=HEADERS,
     output:
-        trials="results/{device}/tune/{kernel}.parquet",
+        trials=update("results/{device}/tune/{kernel}.parquet"),
     log:
         "results/logs/tune/{device}/{kernel}.log",
     threads: 4

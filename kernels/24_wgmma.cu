@@ -3,7 +3,8 @@
 // Idea         Hopper's wgmma multiplies 64 x k by k x PART elements for a warpgroup and runs on by
 //              itself. TMA brings the tiles, a warpgroup of its own splits A, and two others multiply:
 //              while one adds its partial sums and splits its next B, the products of the other keep
-//              the tensor cores busy.
+//              the tensor cores busy. A block stays for several tiles of C, as in rung 14: while one is
+//              stored, the next is copied and split.
 // Before       mma.sync, rung 23's instruction, reaches little more than half of Hopper's tensor cores,
 //              and every warp must read and split both operands for itself.
 // Expectation  The instruction wants its second operand with neighbours along k, in shared memory: A
@@ -12,7 +13,8 @@
 //              core ignores the bits that TF32 has not: that is its big part. Only the small part has
 //              to be written, once for a block. Shared memory gives PART * 32 bytes for each product;
 //              that is half of what it can. The bound is a third of the TF32 rate, 165 TFLOPS on an
-//              H200, and its power.
+//              H200, and its power. Sums are promoted every BK, and what they lose until then is
+//              given back on average (rung 23).
 // Limits       An infinity or NaN makes the elements of C that it enters infinite or NaN, but not
 //              always the one that FP32 gives; magnitudes from 0x1.ffep127 on may count as
 //              infinite, those below 2^-112 keep an error of up to 2^-136; where sums come near the
@@ -28,13 +30,15 @@
 // PART     rows of C that one instruction multiplies
 // STAGES   tiles of A and B in shared memory
 // SMALLS   tiles of A's small part in shared memory
-// GROUP    rows of tiles that the order of blocks runs down (rung 11)
+// GROUP    rows of tiles that the order of tiles runs down (rung 11)
+// WORKERS  blocks of the grid at most, one for each multiprocessor (H200: 132); each takes several tiles
 
 #include "pair.cuh"
 #include "prepare.cuh"
 #include "registers.cuh"
 #include "split_tf32.cuh"
 #include "tma.cuh"
+#include "truncation.cuh"
 #include "wgmma.cuh"
 
 static_assert(BK == 32, "a row of A is 128 bytes, the width of the swizzle");
@@ -42,6 +46,7 @@ constexpr int GROUPS = BN / 64;  // computing warpgroups
 constexpr int COMPUTING = 128 * GROUPS, THREADS = COMPUTING + 128;
 constexpr int PARTS = BM / PART;
 constexpr int STEPS = BK / 8;  // products along k in a tile
+constexpr float LOSS = 1.57f;  // of partial sums of a tile's depth, as measured on an H200 (truncation.cuh)
 static_assert(BM % PART == 0, "whole parts");
 static_assert(SMALLS <= STAGES, "a tile is split after it has come");
 
@@ -80,18 +85,26 @@ gemm(const __grid_constant__ TensorMap a_tiles, const __grid_constant__ TensorMa
     __syncthreads();
 
     const int tiles_m = (M + BM - 1) / BM, tiles_n = (N + BN - 1) / BN;
-    const int band = blockIdx.x / (GROUP * tiles_n), in_band = blockIdx.x % (GROUP * tiles_n);
-    const int band_height = min(GROUP, tiles_m - band * GROUP);
-    const int block_row = (band * GROUP + in_band % band_height) * BM;
-    const int block_col = in_band / band_height * BN;
     const int depth = (K + BK - 1) / BK;  // tiles along k
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    // A block's tiles of C follow each other WORKERS apart, and the stages run on through all of them: while
+    // the sums of one are stored, the next one's tiles are copied and split already.
+    const int shares = (tiles_m * tiles_n - blockIdx.x + gridDim.x - 1) / gridDim.x;
+    auto place = [&](int share, int& block_row, int& block_col) {
+        const int index = blockIdx.x + share * gridDim.x;
+        const int band = index / (GROUP * tiles_n), in_band = index % (GROUP * tiles_n);
+        const int band_height = min(GROUP, tiles_m - band * GROUP);
+        block_row = (band * GROUP + in_band % band_height) * BM;
+        block_col = in_band / band_height * BN;
+    };
 
     if (warp >= COMPUTING / 32) {
         lower_register_limit<KEPT>();
         const int thread = threadIdx.x - COMPUTING;
-        auto start_copies = [&](int tile) {
-            const int stage = tile % STAGES;
+        int block_row, block_col;
+        auto start_copies = [&](int turn) {
+            const int stage = turn % STAGES, tile = turn % depth;
+            if (tile == 0) place(turn / depth, block_row, block_col);
             mbarrier_arrive_expect_tx(&shared.full[stage], 4 * BK * (BM + BN));
             tma_load_2d(shared.a[stage], &a_tiles, tile * BK, block_row, &shared.full[stage]);
 #pragma unroll
@@ -100,18 +113,19 @@ gemm(const __grid_constant__ TensorMap a_tiles, const __grid_constant__ TensorMa
                             &shared.full[stage]);
             }
         };
+        const int turns = shares * depth;
         if (thread == 0) {
-            for (int tile = 0; tile < STAGES - SMALLS && tile < depth; ++tile) start_copies(tile);
+            for (int turn = 0; turn < STAGES - SMALLS && turn < turns; ++turn) start_copies(turn);
         }
 #pragma unroll 1
-        for (int tile = 0; tile < depth; ++tile) {
+        for (int turn = 0; turn < turns; ++turn) {
             // A tile that is done with leaves its stage and the room of its small part.
-            const int done = tile - SMALLS;
+            const int done = turn - SMALLS;
             if (done >= 0) mbarrier_wait(&shared.empty[done % STAGES], done / STAGES % 2);
-            if (thread == 0 && done + STAGES < depth) start_copies(done + STAGES);
+            if (thread == 0 && done + STAGES < turns) start_copies(done + STAGES);
             __syncwarp();
-            const int stage = tile % STAGES, small = tile % SMALLS;
-            mbarrier_wait(&shared.full[stage], tile / STAGES % 2);
+            const int stage = turn % STAGES, small = turn % SMALLS;
+            mbarrier_wait(&shared.full[stage], turn / STAGES % 2);
             const float4* const from = reinterpret_cast<const float4*>(shared.a[stage]) + thread;
             float4* const to = reinterpret_cast<float4*>(shared.a_small[small]) + thread;
 #pragma unroll 1
@@ -142,74 +156,84 @@ gemm(const __grid_constant__ TensorMap a_tiles, const __grid_constant__ TensorMa
     const unsigned low = swizzled<SWIZZLE_128B>(128 * t + 4 * col) / 4;         // of k = t
     const unsigned high = swizzled<SWIZZLE_128B>(128 * (t + 4) + 4 * col) / 4;  // of k = t + 4
 
-    float acc[PARTS][PART / 2] = {};
-    float part_sum[PART / 2];
+    // What the tensor core cuts off a partial sum grows with the number of its big products.
+    const float loss = LOSS * (min((K + 7) / 8, STEPS) + 1) / (STEPS + 1);
     int stage = 0, small = 0;
     unsigned parity = 0, small_parity = 0;
 #pragma unroll 1
-    for (int tile = 0; tile < depth; ++tile) {
-        mbarrier_wait(&shared.full[stage], parity);
-        unsigned b_big[STEPS][4], b_small[STEPS][4];
-        const float* const b_tile = &shared.b[stage][box][0][0];
+    for (int share = 0; share < shares; ++share) {
+        float acc[PARTS][PART / 2] = {};
+        float part_sum[PART / 2];
+#pragma unroll 1
+        for (int tile = 0; tile < depth; ++tile) {
+            mbarrier_wait(&shared.full[stage], parity);
+            unsigned b_big[STEPS][4], b_small[STEPS][4];
+            const float* const b_tile = &shared.b[stage][box][0][0];
 #pragma unroll
-        for (int step = 0; step < STEPS; ++step) {
-            const float2 upper = *reinterpret_cast<const float2*>(b_tile + 256 * step + low);
-            const float2 lower = *reinterpret_cast<const float2*>(b_tile + 256 * step + high);
-            split_tf32(upper.x, b_big[step][0], b_small[step][0]);
-            split_tf32(upper.y, b_big[step][1], b_small[step][1]);
-            split_tf32(lower.x, b_big[step][2], b_small[step][2]);
-            split_tf32(lower.y, b_big[step][3], b_small[step][3]);
-        }
+            for (int step = 0; step < STEPS; ++step) {
+                const float2 upper = *reinterpret_cast<const float2*>(b_tile + 256 * step + low);
+                const float2 lower = *reinterpret_cast<const float2*>(b_tile + 256 * step + high);
+                split_tf32(upper.x, b_big[step][0], b_small[step][0]);
+                split_tf32(upper.y, b_big[step][1], b_small[step][1]);
+                split_tf32(lower.x, b_big[step][2], b_small[step][2]);
+                split_tf32(lower.y, b_big[step][3], b_small[step][3]);
+            }
 #pragma unroll
-        for (int step = 0; step < STEPS; ++step) {
-            keep_registers(b_big[step]);
-            keep_registers(b_small[step]);
-        }
-        mbarrier_wait(&shared.split[small], small_parity);
+            for (int step = 0; step < STEPS; ++step) {
+                keep_registers(b_big[step]);
+                keep_registers(b_small[step]);
+            }
+            mbarrier_wait(&shared.split[small], small_parity);
 
+#pragma unroll
+            for (int part = 0; part < PARTS; ++part) {
+                const WgmmaDescriptor a_big =
+                    k_major_descriptor<SWIZZLE_128B>(shared.a[stage][part * PART]);
+                const WgmmaDescriptor a_small =
+                    k_major_descriptor<SWIZZLE_128B>(shared.a_small[small][part * PART]);
+                wgmma_fence();
+                // The small products first: while the sum is small, little is cut off.
+#pragma unroll
+                for (int step = 0; step < STEPS; ++step) {
+                    wgmma_tf32(part_sum, b_small[step], advanced(a_big, 32 * step), step > 0);
+                    wgmma_tf32(part_sum, b_big[step], advanced(a_small, 32 * step), true);
+                }
+#pragma unroll
+                for (int step = 0; step < STEPS; ++step) {
+                    wgmma_tf32(part_sum, b_big[step], advanced(a_big, 32 * step), true);
+                }
+                wgmma_commit();
+                wgmma_wait<0>();
+                if (part == PARTS - 1) {
+                    __syncwarp();
+                    if (lane == 0) mbarrier_arrive(&shared.empty[stage]);
+                }
+#pragma unroll
+                for (int e = 0; e < PART / 2; ++e) acc[part][e] += part_sum[e];
+            }
+            if (++stage == STAGES) {
+                stage = 0;
+                parity ^= 1;
+            }
+            if (++small == SMALLS) {
+                small = 0;
+                small_parity ^= 1;
+            }
+        }
+
+        int block_row, block_col;
+        place(share, block_row, block_col);
+        auto whole = [&](float sum) { return with_truncation_made_good(sum, loss); };
+        const int c_col = block_col + 32 * box + col;
 #pragma unroll
         for (int part = 0; part < PARTS; ++part) {
-            const WgmmaDescriptor a_big = k_major_descriptor<SWIZZLE_128B>(shared.a[stage][part * PART]);
-            const WgmmaDescriptor a_small =
-                k_major_descriptor<SWIZZLE_128B>(shared.a_small[small][part * PART]);
-            wgmma_fence();
-            // The small products first: while the sum is small, little is cut off.
 #pragma unroll
-            for (int step = 0; step < STEPS; ++step) {
-                wgmma_tf32(part_sum, b_small[step], advanced(a_big, 32 * step), step > 0);
-                wgmma_tf32(part_sum, b_big[step], advanced(a_small, 32 * step), true);
+            for (int j = 0; j < PART / 8; ++j) {
+                const int row = block_row + part * PART + 8 * j + 2 * t;
+                store_pair(C, M, N, row, c_col, whole(acc[part][4 * j]), whole(acc[part][4 * j + 2]));
+                store_pair(C, M, N, row + 1, c_col, whole(acc[part][4 * j + 1]),
+                           whole(acc[part][4 * j + 3]));
             }
-#pragma unroll
-            for (int step = 0; step < STEPS; ++step) {
-                wgmma_tf32(part_sum, b_big[step], advanced(a_big, 32 * step), true);
-            }
-            wgmma_commit();
-            wgmma_wait<0>();
-            if (part == PARTS - 1) {
-                __syncwarp();
-                if (lane == 0) mbarrier_arrive(&shared.empty[stage]);
-            }
-#pragma unroll
-            for (int e = 0; e < PART / 2; ++e) acc[part][e] += part_sum[e];
-        }
-        if (++stage == STAGES) {
-            stage = 0;
-            parity ^= 1;
-        }
-        if (++small == SMALLS) {
-            small = 0;
-            small_parity ^= 1;
-        }
-    }
-
-    const int c_col = block_col + 32 * box + col;
-#pragma unroll
-    for (int part = 0; part < PARTS; ++part) {
-#pragma unroll
-        for (int j = 0; j < PART / 8; ++j) {
-            const int row = block_row + part * PART + 8 * j + 2 * t;
-            store_pair(C, M, N, row, c_col, acc[part][4 * j], acc[part][4 * j + 2]);
-            store_pair(C, M, N, row + 1, c_col, acc[part][4 * j + 1], acc[part][4 * j + 3]);
         }
     }
 }

@@ -7,7 +7,8 @@
 // Expectation  Bound by a third of the FP16 rate, 330 TFLOPS on an H200, and before that by its power. FP16
 //              operands may lie by rows or by columns, so C = A B as it stands. Splitting moves both
 //              matrices through memory: 6 % of the time at N = 8192, 12 % at 4096, and more below.
-//              Big * small and small * big are summed apart from big * big, for their scale.
+//              Big * small and small * big are summed apart from big * big, for their scale. What sums
+//              lose is given back on average (rung 23).
 // Range        A row of A or column of B fits if all but one of its nonzero elements reach 2^-28 of its
 //              largest, which is finite and 2^-112 or more; that one is made good in FP32. The helper
 //              looks at every element. A block that needs a line which does not fit computes with FP32's
@@ -32,11 +33,13 @@
 #include "prepare_f16.cuh"
 #include "registers.cuh"
 #include "tma.cuh"
+#include "truncation.cuh"
 #include "wgmma.cuh"
 
 static_assert(BK == 64, "a row of A is 128 bytes of FP16, the width of the swizzle");
 constexpr int PAIRS = BK / 2;
 constexpr int STEPS = BK / 16;  // products along k in a tile
+constexpr float LOSS = 3.05f;   // of partial sums of a tile's depth, as measured on an H200 (truncation.cuh)
 constexpr int GROUPS = BM / 64;  // computing warpgroups
 constexpr int COMPUTING = 128 * GROUPS, THREADS = COMPUTING + 128;
 constexpr int PARTS = BN / PART;
@@ -233,7 +236,9 @@ gemm(const __grid_constant__ TensorMap a_tiles, const __grid_constant__ TensorMa
         }
     }
 
-    // Back to scale, by two powers of two, for one alone may be no float.
+    // What the tensor core cuts off a partial sum grows with the number of its big products. And back to
+    // scale, by two powers of two, for one alone may be no float.
+    const float loss = LOSS * (min((K + 15) / 16, STEPS) + 1) / (STEPS + 1);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const int row = 16 * warp + g + 8 * half;
@@ -247,8 +252,8 @@ gemm(const __grid_constant__ TensorMap a_tiles, const __grid_constant__ TensorMa
 #pragma unroll
                 for (int e = 0; e < 2; ++e) {
                     const int shift = row_shift + shared.b_shifts[col + e];
-                    value[e] = acc[part][4 * j + 2 * half + e] * power_of_two(-(shift / 2)) *
-                               power_of_two(shift / 2 - shift);
+                    const float sum = with_truncation_made_good(acc[part][4 * j + 2 * half + e], loss);
+                    value[e] = sum * power_of_two(-(shift / 2)) * power_of_two(shift / 2 - shift);
                 }
                 store_pair(C, M, N, block_row + row, block_col + col, value[0], value[1]);
             }

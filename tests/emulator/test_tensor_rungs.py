@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emulator.support import RUNGS, needs_compiler
+from emulator.support import FIRST_COMPILER, PLANTED, RUNGS, needs_compiler
 from ladder.correctness import UNIT_ROUNDOFF
+from ladder.emulator import emulate
 from ladder.emulator.point import _run
-from ladder.manifest import Kernel, expand, load_all
+from ladder.manifest import Kernel, Launch, expand, load_all
 from project import ROOT
 
 KERNELS = {
@@ -28,10 +29,12 @@ def quickest(kernel: Kernel) -> dict[str, int]:
     return min(expand(kernel.manifest.sweep), key=lambda params: params["BM"] * params["BN"])
 
 
-def product(name: str, a: Matrix, b: Matrix, cache: Path) -> Matrix:
+def product(
+    name: str, a: Matrix, b: Matrix, cache: Path, params: dict[str, int] | None = None
+) -> Matrix:
     """C as the emulated kernel computes it, without a finding."""
     kernel = KERNELS[name]
-    params = quickest(kernel)
+    params = params or quickest(kernel)
     shape = a.shape[0], b.shape[1], a.shape[1]
     launch = kernel.launch(params, *shape)
     assert kernel.source_path is not None and launch is not None
@@ -124,3 +127,52 @@ def test_what_does_not_fit_fp16_is_made_good_in_fp32(case: str, cache: Path) -> 
     else:
         a[0], b[:, 1] = 0.0, 0.0
     assert largest_eta(product("25_fp16_split", a, b, cache), a, b) < 8
+
+
+@needs_compiler
+def test_a_block_takes_several_tiles_and_its_stages_run_on_through_all_of_them(cache: Path) -> None:
+    """Uneven shares, and a depth that does not divide into the stages."""
+    params = {**quickest(KERNELS["24_wgmma"]), "WORKERS": 2}
+    draw = np.random.default_rng(1)
+    a, b = (draw.integers(-4, 5, shape).astype(np.float32) for shape in ((70, 104), (104, 260)))
+    assert (product("24_wgmma", a, b, cache, params) == a.astype(np.float64) @ b).all()
+
+
+def made_good(sums: Matrix, loss: float, cache: Path) -> Matrix:
+    """The sums as truncation.cuh gives them back."""
+    result = emulate(
+        PLANTED / "truncation.cu",
+        {},
+        Launch((-(-sums.size // 128), 1, 1), (128, 1, 1), 0),
+        sums.size,
+        1,
+        1,
+        a=sums,
+        b=np.array([loss], np.float32),
+        include=[RUNGS / "include"],
+        cache=cache,
+        compiler=FIRST_COMPILER,
+    )
+    assert not result.findings
+    return result.c.ravel()
+
+
+@needs_compiler
+@pytest.mark.parametrize("loss", [0.72, 1.57, 3.05])
+def test_what_is_cut_off_on_average_is_given_back_on_average(loss: float, cache: Path) -> None:
+    draw = np.random.default_rng(4)
+    magnitudes = np.exp2(draw.uniform(-90, 90, 20_000))
+    sums = (magnitudes * draw.choice([-1, 1], magnitudes.size)).astype(np.float32)
+    given = made_good(sums, loss, cache).astype(np.float64) - sums
+    units = given / (np.abs(sums) * UNIT_ROUNDOFF) * np.sign(sums)
+    assert units.mean() == pytest.approx(loss, abs=4 * units.std() / sums.size**0.5)
+    assert units.min() >= 0 and units.max() < 2 * loss + 3
+
+
+@needs_compiler
+def test_short_sums_and_those_at_the_ends_of_the_range_are_left_alone(cache: Path) -> None:
+    largest = np.finfo(np.float32).max
+    special = [0.0, -0.0, np.inf, -np.inf, np.nan, largest, -largest, 2.0**-149, -7 * 2.0**-149]
+    whole = np.arange(-(2**21), 2**21, 4097)
+    sums = np.array([*special, *whole, *(whole * 2.0**-30)], np.float32)
+    assert (made_good(sums, 3.13, cache).view(np.uint32) == sums.view(np.uint32)).all()

@@ -169,7 +169,8 @@ def test_a_set_may_be_possible_at_one_size_alone() -> None:
     ("build", "status", "words"),
     [
         ({}, None, ""),
-        ({"spill_store_bytes": 8, "spill_load_bytes": 12}, Status.SKIPPED_SPILLS, "8 bytes"),
+        ({"spill_store_bytes": 24, "spill_load_bytes": 40}, None, ""),
+        ({"spill_store_bytes": 24, "spill_load_bytes": 44}, Status.SKIPPED_SPILLS, "24 bytes"),
         (
             {"status": "infeasible_registers", "detail": "200 registers x 1024 threads"},
             Status.INFEASIBLE_REGISTERS,

@@ -67,7 +67,7 @@ EXPLANATIONS: dict[Status, str] = {
     Status.SKIPPED_INT32_INDEX: "a matrix has 2^31 elements or more; the kernel indexes with int",
     Status.SKIPPED_OOM_PREDICTED: "the buffers would not fit into the GPU's free memory",
     Status.SKIPPED_CONSTRAINT: "the parameters violate a constraint of the kernel's manifest",
-    Status.SKIPPED_SPILLS: "tuning only: the compiler had to move registers to memory",
+    Status.SKIPPED_SPILLS: "tuning only: the compiler had to move many registers to memory",
     Status.SKIPPED_UNSUPPORTED: "the kernel does not support this architecture or machine",
     Status.OOM: "the GPU ran out of memory",
     Status.LAUNCH_FAILED: "the driver refused the launch, or the kernel failed while running",

@@ -1,10 +1,10 @@
 """Searching the space that a kernel's manifest declares for the fastest parameters on this GPU.
 
-Sets that cannot run are pruned before they are compiled, sets that spill registers after. What is
-left is checked and timed as points of a sweep are, by the same worker under the same protocol, and
-kept in the same journal: no set is measured twice, and a search that was interrupted goes on where
-it ended. A space of no more sets than the budget is tried out; a larger one is searched by Optuna's
-tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011), for each size on its own.
+Sets that cannot run are pruned before they are compiled, sets that spill many registers after. What
+is left is checked and timed as points of a sweep are, by the same worker under the same protocol,
+and kept in the same journal: no set is measured twice, and a search that was interrupted goes on
+where it ended. A space of no more sets than the budget is tried out; a larger one is searched by
+Optuna's tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011), for each size on its own.
 
 A search repeats: its seed and the results that it has seen decide which sets come next.
 """
@@ -52,6 +52,8 @@ from .work import cubin_path, read_build, record_path
 Size = tuple[int, int, int]
 BATCH = 10
 """Sets that a search chooses at a time; each batch starts a worker and lets the clock settle."""
+MOST_SPILLED_BYTES = 64
+"""Per thread: a few words that are put by outside the loop cost nothing, spills inside it do."""
 LARGEST_SPACE = 2_000_000
 """Sets of a space, at most: each is looked at, whether it can run or not."""
 
@@ -160,8 +162,7 @@ def fault_of_build(build: Mapping[str, Any]) -> Fault | None:
     """Why a compiled set is not worth measuring."""
     if build["status"] not in RANKED:
         return Status(build["status"]), build["detail"]
-    spilled = build["spill_store_bytes"] + build["spill_load_bytes"]
-    if spilled:
+    if build["spill_store_bytes"] + build["spill_load_bytes"] > MOST_SPILLED_BYTES:
         return (
             Status.SKIPPED_SPILLS,
             f"{build['spill_store_bytes']:,} bytes of registers are spilled by stores and "

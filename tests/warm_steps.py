@@ -27,7 +27,8 @@ class Server:
     """A process that waits for steps, one at a time, until its standard input is closed."""
 
     def __init__(self) -> None:
-        path = os.pathsep.join([str(WORKFLOW), str(Path(__file__).parent)])
+        own = [str(WORKFLOW), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+        path = os.pathsep.join(filter(None, own))
         self._process = subprocess.Popen(
             [sys.executable, __file__],
             stdin=subprocess.PIPE,

@@ -662,7 +662,7 @@ def test_a_right_result_is_right_although_its_requests_could_not_be_counted(
         status=Status.MISSING_METRIC, detail="82 requests of lanes whose loops differ",
     )  # fmt: skip
     page = without_gpu(tmp_path, rows)
-    assert "2 of 2 points right" in page.text
+    assert "Emulated 2 points right" in page.text
     text = section(page, "traffic")
     assert "Ran all 2 points" in text and "every result is right" in text
     assert "1 point without exact counts: 82 requests of lanes whose loops differ." in text

@@ -76,5 +76,5 @@ EXPLANATIONS: dict[Status, str] = {
     Status.TIMEOUT: "the worker did not answer in time and was stopped",
     Status.WORKER_CRASH: "the worker process died",
     Status.NO_PERMISSION: "the hardware counters may not be read by this user",
-    Status.MISSING_METRIC: "the profiler does not offer this metric on this GPU",
+    Status.MISSING_METRIC: "the profiler does not offer this metric, or nothing counts it exactly",
 }

@@ -40,6 +40,12 @@ def emulation_summary(results: Results) -> list[str]:
                 " divergent barrier."
             ).format(start=start.format(points=points, of=of))
         )
+    elif len(right) == (ran := sum(traffic.outcome(point) != "skipped" for point in asked)):
+        sentences.append(
+            _("Of {points}{of} {ran} ran on the CPU, and every result is right.").format(
+                points=points, of=of, ran=ran
+            )
+        )
     else:
         sentences.append(
             _("{right} of {points}{of} are right on the CPU.").format(

@@ -11,7 +11,13 @@ from ..language import _, listed
 from .emulation import emulation_grid, emulation_problems, emulation_summary
 from .grid import Cell, Grid, sortable
 from .lesson import lesson_sentences
-from .sources import agreement_sentences, comparison_grid, comparison_notes, set_cell
+from .sources import (
+    agreement_sentences,
+    comparison_grid,
+    comparison_notes,
+    exceptions_grid,
+    set_cell,
+)
 from .words import byte_words, plain_number
 
 
@@ -20,20 +26,23 @@ def traffic_view(results: Results) -> dict[str, Any]:
     size = traffic.common_size(results.counted)
     asked = traffic.emulated(results.counted)
     return {
-        "intro": _traffic_intro(results),
+        "intro": _traffic_intro(results, size),
         "lesson": (lesson := lesson_sentences(results, size)),
         "headline": [*lesson[:2], *lesson[-1:]] if len(lesson) > 3 else lesson,
         "summary": emulation_summary(results),
         "checks": emulation_grid(results, asked),
         "problems": emulation_problems(results, asked),
         "agreement": agreement_sentences(results),
+        "exceptions": exceptions_grid(results),
         "verdicts": [(_(word), _(meaning)) for word, meaning in compare_counters.VERDICTS.items()],
         "rungs": [_rung_view(results, name, size) for name in results.counted_rungs() if size],
     }
 
 
-def _traffic_intro(results: Results) -> str:
-    leads = {point.lead.kind for point in results.counted if point.lead}
+def _traffic_intro(results: Results, size: tuple[int, int, int] | None) -> str:
+    """Who counted what this section shows, which are the points of one size."""
+    shown = traffic.at_size(results.counted, size) if size else []
+    leads = {point.lead.kind for point in shown if point.lead}
     if "emulator" in leads:
         return _(
             "Counted on a CPU, exact: the emulator ran the kernels' own source and counted what"

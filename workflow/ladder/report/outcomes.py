@@ -149,6 +149,7 @@ def checks_grid(results: Results) -> Grid | None:
             " \u2212 R| / (2\u207b\u00b2\u2074 |A||B|) with R the FP64 product."
         ),
         [False, True, True, True, True, True, True, True, True],
+        dense=True,
         source="points",
     )
 
@@ -271,15 +272,11 @@ def not_measured(results: Results, views: Mapping[str, Mapping[str, Any]]) -> li
             )
         )
     missing += _unread_counters(results.counted)
-    empty = [
-        _(item["record"].title)
-        for view in views.values()
-        if view["empty"]
-        for item in view["figures"]
-    ]
+    empty = [item["title"] for view in views.values() if view["empty"] for item in view["figures"]]
     if empty:
         missing.append(_("Figures that need times: {empty}.").format(empty=listed(empty)))
-    missing.append(_("DRAM bandwidth: the roofline's dashed roof is the datasheet's value."))
+    if "copy" not in results.ceilings:
+        missing.append(_("DRAM bandwidth: the roofline's dashed roof is the datasheet's value."))
     return missing
 
 

@@ -10,7 +10,7 @@ import jinja2
 
 from .. import figures
 from ..figures import Results
-from ..language import Language, _, plural, speaking
+from ..language import Language, _, plural, sentence, speaking
 from ..manifest import Kernel
 from .articles import articles
 from .devices import comparison_grid, other_sets
@@ -101,7 +101,7 @@ def _environment(suffix: str) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["_"] = _
+    environment.globals |= {"_": _, "sentence": sentence}
     environment.filters["md"] = _in_a_table
     return environment
 

@@ -65,7 +65,7 @@ def ladder_grid(results: Results, ladder: pd.DataFrame) -> Grid | None:
         _("Best parameters"),
         "TFLOPS",
         _("of cuBLAS FP32"),
-        _("verdict"),
+        _("Verdict"),
         _("over previous rung"),
         _("of FP32 peak"),
     ]

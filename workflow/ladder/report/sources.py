@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from .. import compare_counters, figures, traffic
@@ -132,7 +133,7 @@ def comparison_notes(results: Results, point: traffic.Point) -> list[str]:
 
 
 def agreement_sentences(results: Results) -> list[str]:
-    """In how many counts machine code and hardware agree as integers, and each exception."""
+    """In how many counts machine code and hardware agree as integers, and why others differ."""
     found = compare_counters.agreement(results.counted, results.kernels)
     if not found.compared:
         return []
@@ -144,22 +145,42 @@ def agreement_sentences(results: Results) -> list[str]:
             equal=found.equal, compared=plural("{count} count", "{count} counts", found.compared)
         )
     ]
-    groups: dict[tuple[str, str, str], list[compare_counters.Row]] = {}
-    for row in found.exceptions:
-        key = (row.point.kernel, row.quantity.name, row.reason or _("no known reason"))
-        groups.setdefault(key, []).append(row)
-    for (kernel, name, why), rows in groups.items():
+    reasons = Counter(row.reason or _("no known reason") for row in found.exceptions)
+    for why, number_of in reasons.most_common():
         sentences.append(
-            _(
-                "{kernel}, {name}: different in {rows}, {compiled} in machine code and {hardware}"
-                " on the GPU in the first; {why}."
-            ).format(
-                kernel=results.title(kernel),
-                name=_(name),
-                rows=plural("{count} point", "{count} points", len(rows)),
-                compiled=integer(rows[0].values["compiled"]),
-                hardware=integer(rows[0].values["hardware"]),
+            _("The reason for {counts}: {why}.").format(
+                counts=plural("{count} difference", "{count} differences", number_of),
                 why=each(why),
             )
         )
     return sentences
+
+
+def exceptions_grid(results: Results) -> Grid | None:
+    """The counts in which machine code and hardware differ, those of a rung's counter together."""
+    found = compare_counters.agreement(results.counted, results.kernels)
+    groups: dict[tuple[str, str], list[compare_counters.Row]] = {}
+    for row in found.exceptions:
+        groups.setdefault((row.point.kernel, row.quantity.name), []).append(row)
+    rows = []
+    for (kernel, name), own in groups.items():
+        first = own[0]
+        counts = (first.values["compiled"], first.values["hardware"])
+        size = figures.shape_label(*first.point.size)
+        rows.append(
+            [
+                Cell(results.title(kernel), key=set_cell(first.point).key),
+                Cell(_(name)),
+                Cell(str(len(own)), len(own), True),
+                Cell(_("At N = {n}").format(n=size)),
+                *(Cell(integer(count), count, True) for count in counts),
+            ]
+        )
+    return Grid(
+        [_("Rung"), _("Counter"), _("Points"), _("First of them"), _(_KINDS["compiled"]),
+         _(_KINDS["hardware"])],
+        rows,
+        _("Counts in which machine code and hardware counters differ."),
+        [False, False, True, False, True, True],
+        source="counters",
+    ) if rows else None  # fmt: skip

@@ -215,7 +215,7 @@ def limit_of_fastest(table: pd.DataFrame) -> tuple[str, str] | None:
     resource = "instructions" if top["limit"] in ("issue", "fma") else top["limit"]
     share = percent(top[f"{resource}_ns"] / top["time_median_ns"], 2)
     text = _(
-        "What limits {rung} now is {limit}: alone, it would take {share} of the measured time."
+        "What limits {rung} now: {limit}, which alone would take {share} of the measured time."
     ).format(rung=top["series"], limit=_(figures.LIMIT_NAMES[top["limit"]]), share=share)
     return text, _key(top)
 
@@ -346,6 +346,7 @@ def ceilings_grid(results: Results) -> Grid | None:
             " checked to hold it."
         ).format(origin=_ceilings_origin(results)),
         [False, True, True, True, True, False],
+        dense=True,
         source="ceilings",
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pandas as pd
@@ -208,10 +209,14 @@ def _emulated_fact(results: Results) -> str | None:
     asked = traffic.emulated(results.counted)
     if not asked:
         return None
-    right = sum(traffic.outcome(point) in ("right", "inexact") for point in asked)
-    return _("{right} of {asked} right").format(
-        right=right, asked=plural("{count} point", "{count} points", len(asked))
-    )
+    outcomes = Counter(traffic.outcome(point) for point in asked)
+    right = outcomes["right"] + outcomes["inexact"]
+    parts = [_("{points} right").format(points=plural("{count} point", "{count} points", right))]
+    if outcomes["fault"]:
+        parts.append(plural("{count} fault", "{count} faults", outcomes["fault"]))
+    if outcomes["skipped"]:
+        parts.append(_("{number} not run").format(number=outcomes["skipped"]))
+    return _(", ").join(parts)
 
 
 def this_machine(results: Results) -> list[str]:

@@ -119,9 +119,9 @@ def signed_percent(ratio: float) -> str:
     """How far a ratio is from one: \u221237.5 %."""
     away = 100 * (ratio - 1)
     if away == 0:
-        return "0 %"
+        return "0\u202f%"
     sign = "\u2212" if away < 0 else "+"
-    return f"{sign}{number(abs(away), 3)} %"
+    return sign + number(abs(away), 3, "%")
 
 
 def with_unit(value: Any, unit: str, digits: int = 3) -> str | None:

@@ -14,6 +14,7 @@ import pytest
 
 import tables_fixture as tf
 from ladder import figures, report
+from ladder.emulator.result import GLOBAL_LOAD_REQUESTS, GLOBAL_LOAD_SECTORS
 from ladder.report import differences, summary_page
 from ladder.status import EXPLANATIONS, Status
 
@@ -682,3 +683,23 @@ def test_a_result_set_older_than_a_kernels_parameters_is_still_reported(tmp_path
         )
     )
     assert "The fastest rung at N = 1024 is 1 Naive" in page.text
+
+
+def test_what_machine_code_and_hardware_differ_in_is_told_once_for_each_reason(
+    tmp_path: Path,
+) -> None:
+    requests, sectors = GLOBAL_LOAD_REQUESTS, GLOBAL_LOAD_SECTORS
+    rows: list[tf.Row] = []
+    for kernel, params in (("01_naive", NAIVE), ("03_shared_tile", {"TILE": 16})):
+        for source, moved in (("compiled", 8.0), ("hardware", 9.0)):
+            counts = {requests: 4.0, sectors: moved}
+            rows += tf.count(kernel, params, counts, source=source, architecture="sm_90a")
+    small = tf.naive_counts(16, 64)
+    rows += tf.count("01_naive", NAIVE, small, (64, 64, 64))
+    page = without_gpu(tmp_path, rows)
+    assert "agree as integers in 2 of 4 counts" in page.text
+    assert page.text.count("The reason for 2 differences: no known reason.") == 1
+    table = page.html.split('id="exceptions-caption"')[1].split("</table>")[0]
+    assert table.count("<tr") == 1 + 2, "a head, and a counter of each rung"
+    # What counted is told of the size that is shown, not of a smaller one beside it.
+    assert "Counted on a CPU, exact: the emulator" not in page.text

@@ -13,6 +13,7 @@ import pytest
 
 from ladder import schema
 from ladder.device import detect
+from ladder.tune import TRIALS
 from ladder.tuned import read_winners
 from launch_kinds import KERNELS, LARGEST, ODD_SIZES
 from project import GEMM, NAIVE_BODY, QUICK, ROOT, Project
@@ -219,7 +220,8 @@ def test_tuning_names_a_winner_that_a_sweep_then_finds_measured(make_project: Ma
     assert winner.size == (512, 512, 512)
     assert winner.params["SIDE"] in {16, 32}, "narrower blocks waste half of every sector"
     assert winner.gpu == detect()[0].name
-    trials = schema.read(project.folder / "results/gpu/tune/10_mine.parquet", "trials").to_pylist()
+    path = project.folder / "results/gpu/tune/10_mine.parquet"
+    trials = schema.read(path, "trials", TRIALS.names).to_pylist()
     assert [row["status"] for row in trials].count("infeasible_threads") == 1
     run(project)
     [point] = project.table("points", "results/gpu")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from ladder import schema, stats
+from ladder import schema, special_values, stats
 from ladder.emulator import result
 from ladder.manifest import Kernel, canonical, expand, load_all
 from ladder.status import Status
@@ -454,6 +455,50 @@ def ceilings(run: Row, **changes: Row) -> list[Row]:
     return rows
 
 
+def accuracy(
+    kernels: Mapping[str, Kernel],
+    run: Row,
+    *,
+    sides: Sequence[int] = (256, 2048),
+    depths: Sequence[int] = (256, 1024, 4096, 16384),
+    **changes: Row,
+) -> list[Row]:
+    """Rows of `accuracy`, invented: FP32 errors grow with K on positive inputs, as sums do.
+
+    Args:
+        changes: of rows of errors, by kernel.
+    """
+    rows = []
+    for kernel in kernels.values():
+        common = {
+            "kernel": kernel.name,
+            "params": canonical(next(expand(kernel.manifest.sweep))),
+            "family": kernel.manifest.family,
+            "status": Status.OK,
+            "gpu_uuid": run["gpu_uuid"],
+            "gpu_name": run["gpu_name"],
+            "source": run["source"],
+            "measured_at": run["started_at"],
+        }
+        unit = 60.0 if kernel.manifest.accuracy == "tf32" else 1.0
+        for side, k in itertools.product(sides, depths):
+            for name, scale in (("uniform", 0.4), ("positive", 0.2 * k**0.5), ("wide", 1.9)):
+                rms = unit * scale
+                errors = {
+                    "eta_max": 5 * rms,
+                    "eta_rms": rms,
+                    "eta_rms_se": rms / side,
+                    "bias": 0.5 * rms / side,
+                    "bias_se": rms / side,
+                }
+                key = {"m": side, "n": side, "k": k, "elements": side**2, "distribution": name}
+                rows.append(common | key | errors | changes.get(kernel.name, {}))
+        for case in special_values.CASES:
+            key = {"m": 256, "n": 256, "k": 256, "elements": 256**2, "special": case}
+            rows.append(common | key | {"outcome": "same", "differing": 0})
+    return rows
+
+
 def full_sweep(
     kernels: Mapping[str, Kernel],
     run: Row,
@@ -503,6 +548,7 @@ def write(
     samples: Iterable[Row] = (),
     counters: Iterable[Row] = (),
     ceilings: Iterable[Row] = (),
+    accuracy: Iterable[Row] = (),
 ) -> Path:
     """Write the tables of a result set; returns the folder."""
     for name, rows in (
@@ -512,6 +558,7 @@ def write(
         ("samples", samples),
         ("counters", counters),
         ("ceilings", ceilings),
+        ("accuracy", accuracy),
     ):
         schema.write(folder / f"{name}.parquet", name, schema.table(schema.TABLES[name], rows))
     return folder

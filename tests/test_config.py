@@ -107,6 +107,24 @@ MISTAKES: dict[str, tuple[str, str, int | None, str]] = {
         5,
         r"no kernels/02_shared_til.yaml; did you mean '03_shared_tile'\? known: 01_naive",
     ),
+    "kernel without a configuration": (
+        GOOD + "accuracy:\n  kernels: [cublas_fp32]\n",
+        "accuracy.kernels[0]",
+        6,
+        "is not under `kernels` of this configuration",
+    ),
+    "a distribution that is none": (
+        GOOD + "accuracy:\n  distributions: [normal]\n",
+        "accuracy.distributions[0]",
+        6,
+        "'uniform', 'positive' or 'wide'",
+    ),
+    "a depth twice": (
+        GOOD + "accuracy:\n  depths: [64, 64]\n",
+        "accuracy.depths",
+        6,
+        "64 appears twice",
+    ),
     "unknown kernel to profile": (
         GOOD + "profile:\n  every_set: [01_naiv]\n",
         "profile.every_set[0]",

@@ -46,7 +46,7 @@ def test_the_readme_has_the_numbers_of_the_published_tables(published: Results) 
 def test_the_readme_shows_the_rules_that_snakemake_would_run() -> None:
     text = readme()
     assert handbook.with_graph(text, ROOT) == text, STALE
-    assert "class measure_ceilings,measure_points,profile_points gpu" in text
+    assert "class measure_accuracy,measure_ceilings,measure_points,profile_points gpu" in text
 
 
 def test_a_number_that_is_not_the_tables_is_replaced(published: Results) -> None:

@@ -17,6 +17,7 @@ from ladder import (
     compare_counters,
     figures,
     report,
+    special_values,
     stats,
     status,
     traffic,
@@ -55,6 +56,8 @@ def stated() -> Iterator[str]:
     yield from figures.RESOURCE_NAMES.values()
     yield from figures.LIMIT_NAMES.values()
     yield from (ceiling.title for ceiling in ceilings.CEILINGS)
+    yield from (case.title for case in special_values.CASES.values())
+    yield from special_values.OUTCOMES.values()
     yield from stats.Verdict.__args__
     yield from ("threads", "blocks", "registers", "shared memory")
     yield from (kernel.manifest.idea for kernel in load_all(tf.ROOT / "kernels").values())

@@ -93,6 +93,29 @@ def test_the_published_set_is_of_the_code_of_the_first_rungs() -> None:
     assert kernels["03_shared_tile"].source_sha256() in measured
 
 
+def test_accuracy_is_replayed_of_the_code_that_was_measured(tmp_path: Path) -> None:
+    published = tmp_path / "published"
+    shutil.copytree(PUBLISHED / "nvidia-h200", published / "nvidia-h200")
+    source = ROOT / "kernels" / "01_naive.cu"
+    own = load_all(ROOT / "kernels")["01_naive"].source_sha256()
+    given = [
+        {"kernel": "01_naive", "source_sha256": own, "distribution": "wide", "eta_rms": 1.9},
+        {"kernel": "77_renamed", "source_sha256": "f" * 64, "distribution": "wide"},
+        {"kernel": "cublas_fp32", "distribution": "wide"},  # not configured here
+    ]
+    path = published / "nvidia-h200" / "accuracy.parquet"
+    schema.write(path, "accuracy", given)
+    replayed(tmp_path, source, "77_renamed", published=published)
+    rows = schema.read(tmp_path / "out" / "accuracy.parquet", "accuracy").to_pylist()
+    assert [(row["kernel"], row["eta_rms"], row["source"]) for row in rows] == [
+        ("77_renamed", 1.9, "replayed")
+    ]
+    path.unlink()
+    shutil.rmtree(tmp_path / "kernels")
+    replayed(tmp_path, source, "77_renamed", published=published)
+    assert not len(schema.read(tmp_path / "out" / "accuracy.parquet", "accuracy"))
+
+
 @pytest.mark.parametrize("measured", [True, False])
 def test_ceilings_are_replayed_where_the_set_has_them(measured: bool, tmp_path: Path) -> None:
     published = tmp_path / "published"

@@ -263,6 +263,26 @@ def _collect(arguments: argparse.Namespace) -> dict[str, int]:
     )
 
 
+def _cmd_accuracy(arguments: argparse.Namespace) -> int:
+    """Measure errors by distribution and K, and what becomes of special values."""
+    _without("pandas")
+    from .accuracy import TABLE, measure_accuracy
+
+    rows = measure_accuracy(
+        arguments.plan,
+        _kernels(arguments.root),
+        builds_root=arguments.builds,
+        out=arguments.out,
+        root=arguments.root,
+    )
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row["status"]] = counts.get(row["status"], 0) + 1
+    _print_counts(counts)
+    print(arguments.out / TABLE)
+    return 0
+
+
 def _cmd_profile(arguments: argparse.Namespace) -> int:
     """Read hardware counters of measured points with Nsight Compute."""
     _without("pandas")
@@ -488,6 +508,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, run in (
         ("measure", _cmd_measure),
         ("collect", _cmd_collect),
+        ("accuracy", _cmd_accuracy),
         ("profile", _cmd_profile),
     ):
         step = command(name, run)

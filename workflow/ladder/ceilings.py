@@ -23,11 +23,10 @@ from . import schema
 from .compile import compiler_problem, compiler_version, run_nvrtc
 from .config import Config
 from .device import GpuIdentity, Target, detect, expected, select
-from .documents import UserError
 from .emulator import sass
 from .emulator.toolchain import EmulatorError
 from .gpus import fp32_peak_tflops
-from .measure import WorkerLost, WorkerProcess, gpu_lock, run_header
+from .measure import LastingWorker, gpu_lock, others_on, run_header
 from .progress import Progress
 from .status import Status
 from .telemetry import Telemetry, extreme, mean, open_monitor, throttle_shares
@@ -358,10 +357,7 @@ def measure_ceilings(
     architecture = gpu.architecture(config.architectures)
     out = out or Path("results") / Target(gpu.name, architecture).slug
     monitor = open_monitor(gpu.uuid)
-    others = monitor.other_processes()
-    if others and not config.gpu.allow_shared:
-        pids = ", ".join(map(str, others))
-        raise UserError(f"{gpu.name} ({gpu.uuid}) is in use by process {pids}; wait for its end")
+    others_on(gpu, monitor, config)
     codes = {item.name: compile_ceiling(item, root / FOLDER, architecture) for item in CEILINGS}
     cubins = {}
     for name, code in codes.items():
@@ -405,31 +401,14 @@ class _Bench:
 
     def __init__(self, gpu: GpuIdentity, telemetry: Telemetry, out: Path):
         self._gpu = gpu
-        self._out = out
         self._telemetry = telemetry
         self._telemetry.start()
-        self._worker: WorkerProcess | None = None
+        self._worker = LastingWorker(gpu, out, _TIMEOUT_S)
         self._warm = False
 
     def close(self) -> None:
         self._telemetry.stop()
-        if self._worker:
-            self._worker.close()
-
-    def _ask(self, **request: Any) -> dict[str, Any]:
-        if self._worker is None:
-            for folder in ("logs", "cache"):
-                (self._out / folder).mkdir(parents=True, exist_ok=True)
-            cache, log = (self._out / "cache").resolve(), self._out / "logs" / "worker.log"
-            self._worker = WorkerProcess(self._gpu, cache, log, _TIMEOUT_S)
-        try:
-            reply = self._worker.ask("ceiling", **request)
-        except WorkerLost as error:
-            reply = {"status": error.status, "detail": error.detail, "lost": True}
-        if reply["lost"]:
-            self._worker.close()
-            self._worker, self._warm = None, False
-        return reply
+        self._worker.close()
 
     def row(self, ceiling: Ceiling, code: Code, cubin: Path) -> dict[str, Any]:
         """One row of the `ceilings` table, without what all rows share."""
@@ -447,7 +426,8 @@ class _Bench:
         }
         if code.fault:
             return {**row, "status": str(code.fault[0]), "detail": code.fault[1]}
-        reply = self._ask(
+        reply = self._worker.ask(
+            "ceiling",
             cubin=str(cubin),
             entry=ENTRY_POINT,
             grid=launch.blocks,
@@ -460,6 +440,7 @@ class _Bench:
             samples=_SAMPLES,
         )
         row["measured_at"] = datetime.now(UTC)
+        self._warm = self._warm and not reply["lost"]
         if reply["status"] != Status.OK:
             return {**row, "status": str(reply["status"]), "detail": reply["detail"]}
         self._warm = True

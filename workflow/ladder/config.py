@@ -21,7 +21,9 @@ from .manifest import Kernel, Sweep, compute_capability, expand, load_all, param
 
 Size = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Shape = Annotated[list[Size], Field(min_length=3, max_length=3)]
+Side = Annotated[int, Field(ge=16, le=16384)]
 CacheMode = Literal["rotating", "hot", "cold"]
+Distribution = Literal["uniform", "positive", "wide"]
 
 
 class Sizes(Document):
@@ -169,6 +171,34 @@ class Profile(Document):
     """Silence after which the profiler counts as hung, seconds; a point is one silence."""
 
 
+class Accuracy(Document):
+    """Errors by distribution of the inputs and K, and special values, of every kernel once."""
+
+    use: Literal["auto", "never"] = "auto"
+    """`auto` does so where a GPU measures."""
+    kernels: list[str] = []
+    """Whose results are looked at; if empty, those of every configured kernel."""
+    distributions: Annotated[list[Distribution], Field(min_length=1)] = [
+        "uniform",
+        "positive",
+        "wide",
+    ]
+    """`uniform` is U[-1, 1), `positive` U[0, 1), `wide` has magnitudes from 2^-20 to 2^20."""
+    sides: Annotated[list[Side], Field(min_length=1)] = [256, 2048]
+    """M = N."""
+    depths: Annotated[list[Size], Field(min_length=1)] = [256, 1024, 4096, 16384]
+    """K."""
+
+    @model_validator(mode="after")
+    def _once(self) -> Self:
+        for name in ("kernels", "distributions", "sides", "depths"):
+            values = getattr(self, name)
+            twice = next((value for value in values if values.count(value) > 1), None)
+            if twice is not None:
+                raise ValueError(f"{name}: {twice} appears twice")
+        return self
+
+
 class Figures(Document):
     """How figures look; what they show is not a matter of style."""
 
@@ -228,6 +258,8 @@ class Config(Document):
     """Which parameters are searched."""
     profile: Profile = Profile()
     """Whose hardware counters are read."""
+    accuracy: Accuracy = Accuracy()
+    """Whose errors are looked at, on what inputs."""
     figures: Figures = Figures()
     """How figures look."""
     report: Report = Report()
@@ -324,6 +356,13 @@ def resolve(
                 where = f"{name}:{at}" if at else name
                 missing = f"no kernels/{kernel_name}.yaml; {suggestion(kernel_name, list(known))}"
                 faults.append(f"{where}: {section}.{key}[{index}]: {missing}")
+    for index, kernel_name in enumerate(config.accuracy.kernels):
+        if kernel_name not in config.kernels:
+            at = lines.get(("accuracy", "kernels", index))
+            where = f"{name}:{at}" if at else name
+            missing = f"{kernel_name!r} is not under `kernels` of this configuration"
+            missing += f"; {suggestion(kernel_name, list(config.kernels))}"
+            faults.append(f"{where}: accuracy.kernels[{index}]: {missing}")
     if faults:
         raise UserError("\n".join(faults))
     return config, {kernel_name: known[kernel_name] for kernel_name in config.kernels}

@@ -22,7 +22,7 @@ from .status import Status
 Array = Any
 Launcher = Callable[[Array, Array, Array], None]
 """Runs a kernel once: A, B and C as flat float32 arrays, C overwritten."""
-Kind = Literal["exact", "uniform"]
+Kind = Literal["exact", "uniform", "positive", "wide"]
 
 PROTOCOL_VERSION = 1
 UNIT_ROUNDOFF = 2.0**-24
@@ -38,6 +38,8 @@ POISON_BITS = 0x7FC0_DEAD
 """A quiet NaN with a payload no arithmetic produces: what C holds before each check."""
 GUARD_BITS = 0x7FC0_BEEF
 """The pattern around C."""
+WIDE_EXPONENT = 20
+"""Magnitudes of the data set `wide` reach from 2^-20 to 2^20."""
 GUARD_ELEMENTS = 65_536
 """Elements of guard on either side of each matrix in a check: 256 KiB."""
 _PANEL_ELEMENTS = 2**24
@@ -62,7 +64,9 @@ def fill(xp: Any, out: Array, kind: Kind, seed: int) -> None:
     """Fill a flat float32 array in place.
 
     Args:
-        kind: `uniform`, U[-1, 1) on a grid of 2^-23; `exact`, {-3, -2, -1, 1, 2, 3}.
+        kind: `uniform`, U[-1, 1) on a grid of 2^-23; `positive`, U[0, 1) on a grid of 2^-24;
+            `wide`, s f 2^e with a random sign s, f of U[1, 2) on a grid of 2^-23 and e one of -20,
+            -19, ..., 19; `exact`, {-3, -2, -1, 1, 2, 3}.
         seed: different seeds give unrelated data.
     """
     for start in range(0, out.size, _PANEL_ELEMENTS):
@@ -71,6 +75,14 @@ def fill(xp: Any, out: Array, kind: Kind, seed: int) -> None:
         if kind == "uniform":
             mantissa = (h >> xp.uint32(8)).astype(xp.float32)
             out[start:stop] = mantissa * xp.float32(2.0**-23) - xp.float32(1.0)
+        elif kind == "positive":
+            out[start:stop] = (h >> xp.uint32(8)).astype(xp.float32) * xp.float32(2.0**-24)
+        elif kind == "wide":
+            # By its bits: equal on every machine, as no exponential function is.
+            exponent = _hash32(xp, h, seed) % xp.uint32(2 * WIDE_EXPONENT)
+            exponent += xp.uint32(127 - WIDE_EXPONENT)
+            bits = (h & xp.uint32(0x807FFFFF)) | (exponent << xp.uint32(23))
+            out[start:stop] = bits.view(xp.float32)
         else:
             value = (h % xp.uint32(6)).astype(xp.float32)
             out[start:stop] = xp.where(value < 3, value - 3, value - 2)
@@ -115,7 +127,8 @@ def reference(
     return Reference(kind, seed, product, a64 @ b64)
 
 
-def _panels(rows: int, columns: int) -> Iterator[slice]:
+def row_panels(rows: int, columns: int) -> Iterator[slice]:
+    """Slices of rows, so many at a time that a comparison in FP64 fits beside the matrices."""
     step = max(1, _PANEL_ELEMENTS // max(columns, 1))
     for start in range(0, rows, step):
         yield slice(start, min(start + step, rows))
@@ -149,7 +162,7 @@ def compare_exact(xp: Any, c: Array, ref: Reference) -> Wrong | None:
     """Bitwise comparison of C (M x N, float32) with an exact reference; None if equal."""
     first: Wrong | None = None
     total = 0
-    for rows in _panels(*c.shape):
+    for rows in row_panels(*c.shape):
         expected = ref.product[rows].astype(xp.float32)
         wrong = c[rows].view(xp.uint32) != expected.view(xp.uint32)
         count = int(wrong.sum())
@@ -163,13 +176,13 @@ def compare_exact(xp: Any, c: Array, ref: Reference) -> Wrong | None:
 
 def count_nonfinite(xp: Any, c: Array) -> int:
     """Elements of C that are NaN or infinite."""
-    return sum(int((~xp.isfinite(c[rows])).sum()) for rows in _panels(*c.shape))
+    return sum(int((~xp.isfinite(c[rows])).sum()) for rows in row_panels(*c.shape))
 
 
 def count_unwritten(xp: Any, c: Array) -> int:
     """Elements of C that still hold the poison."""
     bits = c.view(xp.uint32)
-    return sum(int((bits[rows] == xp.uint32(POISON_BITS)).sum()) for rows in _panels(*c.shape))
+    return sum(int((bits[rows] == xp.uint32(POISON_BITS)).sum()) for rows in row_panels(*c.shape))
 
 
 def error_statistics(
@@ -182,7 +195,7 @@ def error_statistics(
     assert ref.magnitude is not None, "the exact data set has no error scale"
     largest, squares, total = 0.0, 0.0, 0
     first: Wrong | None = None
-    for rows in _panels(*c.shape):
+    for rows in row_panels(*c.shape):
         # G is 0 only where every product is; eta is then 0 if C is 0 and infinite otherwise.
         scale = xp.maximum(ref.magnitude[rows] * UNIT_ROUNDOFF, 1e-300)
         eta = xp.abs(c[rows].astype(xp.float64) - ref.product[rows]) / scale

@@ -141,6 +141,36 @@ class WorkerProcess:
         self._log.close()
 
 
+class LastingWorker:
+    """A worker that starts when it is first asked, and again after it was lost."""
+
+    def __init__(self, gpu: GpuIdentity, out: Path, timeout_s: float):
+        self._gpu = gpu
+        self._out = out
+        self._timeout_s = timeout_s
+        self._worker: WorkerProcess | None = None
+
+    def ask(self, operation: str, **request: Any) -> dict[str, Any]:
+        """One request and its reply; of a worker that was lost, the status that this has."""
+        if self._worker is None:
+            for folder in ("logs", "cache"):
+                (self._out / folder).mkdir(parents=True, exist_ok=True)
+            cache, log = (self._out / "cache").resolve(), self._out / "logs" / "worker.log"
+            self._worker = WorkerProcess(self._gpu, cache, log, self._timeout_s)
+        try:
+            reply = self._worker.ask(operation, **request)
+        except WorkerLost as error:
+            reply = {"status": error.status, "detail": error.detail, "lost": True}
+        if reply["lost"]:
+            self.close()
+        return reply
+
+    def close(self) -> None:
+        if self._worker:
+            self._worker.close()
+            self._worker = None
+
+
 def worker_environment(gpu: GpuIdentity, cache: Path) -> dict[str, str]:
     """The environment of a worker: one GPU, modules loaded eagerly, no TF32 by the back door."""
     environment = {k: v for k, v in os.environ.items() if k not in TF32_VARIABLES}
@@ -183,6 +213,22 @@ def gpu_lock(gpu: GpuIdentity, note: Any = None) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def others_on(gpu: GpuIdentity, monitor: Monitor, config: Config) -> list[int]:
+    """The other processes that compute on a GPU.
+
+    Raises:
+        UserError: if there are some and the configuration forbids that.
+    """
+    others = monitor.other_processes()
+    if others and not config.gpu.allow_shared:
+        pids = ", ".join(map(str, others))
+        raise UserError(
+            f"{gpu.name} ({gpu.uuid}) is in use by process {pids}; wait, or set "
+            "`gpu.allow_shared: true` to measure all the same (the rows are then marked)"
+        )
+    return others
 
 
 class Stream:
@@ -229,7 +275,7 @@ class Stream:
         """
         with gpu_lock(self._gpu, self._progress.note):
             monitor = open_monitor(self._gpu.uuid)
-            others = self._preflight(monitor)
+            others = others_on(self._gpu, monitor, self._config)
             self._telemetry = Telemetry(monitor)
             self._telemetry.start()
             started = time.monotonic()
@@ -256,16 +302,6 @@ class Stream:
                 self._telemetry.stop()
                 if self._worker:
                     self._worker.close()
-
-    def _preflight(self, monitor: Monitor) -> list[int]:
-        others = monitor.other_processes()
-        if others and not self._config.gpu.allow_shared:
-            pids = ", ".join(map(str, others))
-            raise UserError(
-                f"{self._gpu.name} ({self._gpu.uuid}) is in use by process {pids}; wait, or set "
-                "`gpu.allow_shared: true` to measure all the same (the rows are then marked)"
-            )
-        return others
 
     def _measure(self, free_bytes: int, started: float) -> dict[str, Any]:
         done = load(self._out / "journal")

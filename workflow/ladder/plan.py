@@ -146,7 +146,7 @@ def plan_points(
             for params in chosen:
                 point = Point(kernel.name, canonical(params), m, n, k, mode)
                 try:
-                    planned.append(_planned(kernel, point))
+                    planned.append(planned_point(kernel, point))
                 except ExpressionError as error:
                     raise UserError(
                         f"{kernel.manifest_path}: for {point.params} and M, N, K = {m}, {n}, {k}: "
@@ -155,7 +155,8 @@ def plan_points(
     return sorted(planned, key=lambda item: item.point)
 
 
-def _planned(kernel: Kernel, point: Point) -> PlannedPoint:
+def planned_point(kernel: Kernel, point: Point) -> PlannedPoint:
+    """A point of a kernel with its geometry, or the fault that no GPU is needed to see."""
     # Only an allowed point has a geometry: a tile that violates its constraints may not divide.
     fault = requirement_fault(kernel, point)
     if fault:

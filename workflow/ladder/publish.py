@@ -63,7 +63,7 @@ def source_files(source: Path) -> list[Path]:
     """The files of a result folder that belong to a published set."""
     tables = [source / f"{name}.parquet" for name in _TABLES]
     figures = sorted(path for path in (source / "figures").rglob("*") if path.is_file())
-    further = [source / name for name in ("ceilings.parquet", "tuned.yaml")]
+    further = [source / name for name in ("ceilings.parquet", "accuracy.parquet", "tuned.yaml")]
     known = [path for path in further if path.exists()]
     pages = [source / name for name in _PAGES]
     return [*tables, *pages, *known, *_trials(source), *figures]

@@ -6,7 +6,7 @@ does not hold gets a row that says so; nothing is interpolated.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,8 @@ def replay(
     samples = source.samples(replayed) if source else schema.table(schema.SAMPLES, [])
     schema.write(out / "samples.parquet", "samples", samples)
     schema.write(out / "ceilings.parquet", "ceilings", source.ceilings() if source else [])
+    accuracy = source.accuracy([kernels[name] for name in config.kernels]) if source else []
+    schema.write(out / "accuracy.parquet", "accuracy", accuracy)
     counts: dict[str, int] = {}
     for row in rows:
         counts[row["status"]] = counts.get(row["status"], 0) + 1
@@ -126,6 +128,15 @@ class _PublishedSet:
         path = self._folder / "ceilings.parquet"
         rows = schema.read(path, "ceilings").to_pylist() if path.exists() else []
         return [{**row, "source": REPLAYED} for row in rows]
+
+    def accuracy(self, kernels: Iterable[Kernel]) -> list[dict[str, Any]]:
+        """What is known of the accuracy of some kernels; [] if that was not measured."""
+        path = self._folder / "accuracy.parquet"
+        rows = schema.read(path, "accuracy").to_pylist() if path.exists() else []
+        # By their code, as points are; baselines, which have none, by their name.
+        names = {kernel.source_sha256() or kernel.name: kernel.name for kernel in kernels}
+        known = [(names.get(row["source_sha256"] or row["kernel"]), row) for row in rows]
+        return [{**row, "kernel": name, "source": REPLAYED} for name, row in known if name]
 
     def samples(self, replayed: Mapping[tuple[Any, ...], str]) -> pa.Table:
         """The samples of replayed points.

@@ -264,6 +264,38 @@ CEILINGS = pa.schema(
     ]
 )
 
+ACCURACY = pa.schema(
+    [
+        *_POINT_KEY,
+        ("family", pa.string()),  # fp32 | tensor
+        ("distribution", pa.string()),  # of the inputs; null in rows of special values
+        ("special", pa.string()),  # name of a case of special values; null in rows of errors
+        ("status", pa.string()),
+        ("detail", pa.string()),
+        ("elements", pa.int64()),  # of C
+        ("eta_max", pa.float64()),
+        ("eta_rms", pa.float64()),
+        ("eta_rms_se", pa.float64()),  # standard errors
+        ("bias", pa.float64()),  # mean signed eta; negative: towards zero
+        ("bias_se", pa.float64()),
+        ("outcome", pa.string()),  # of special values, as special_values.OUTCOMES
+        ("differing", pa.int64()),  # elements that are not as IEEE 754 has them
+        ("source", pa.string()),  # measured | replayed
+        ("run_id", pa.string()),
+        ("measured_at", pa.timestamp("ms", tz="UTC")),
+        ("ladder_version", pa.string()),
+        ("git_commit", pa.string()),
+        ("git_dirty", pa.bool_()),
+        ("gpu_uuid", pa.string()),
+        ("gpu_name", pa.string()),
+        ("driver_version", pa.string()),
+        ("cublas_version", pa.string()),
+        ("architecture", pa.string()),
+        ("source_sha256", pa.string()),
+        ("cubin_sha256", pa.string()),
+    ]
+)
+
 TABLES: dict[str, pa.Schema] = {
     "runs": RUNS,
     "builds": BUILDS,
@@ -271,6 +303,7 @@ TABLES: dict[str, pa.Schema] = {
     "samples": SAMPLES,
     "counters": COUNTERS,
     "ceilings": CEILINGS,
+    "accuracy": ACCURACY,
 }
 
 

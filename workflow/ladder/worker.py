@@ -17,8 +17,10 @@ from collections import OrderedDict
 from dataclasses import asdict
 from typing import Any, TextIO
 
-from .correctness import Reference, check, fill_inputs, reference
-from .device import Device, LaunchSpec, open_device
+from .correctness import Reference, check, count_nonfinite, fill_inputs, poison, reference
+from .device import Device, Launcher, LaunchSpec, open_device
+from .error_statistics import error_summary
+from .special_values import SIDE, run_case
 from .status import Status
 from .timing import BufferSets, VisitRequest, repeat, visit
 
@@ -79,6 +81,10 @@ class Worker:
                 reply = self._settle(**request)
             case "check":
                 reply = self._check(**request)
+            case "errors":
+                reply = self._errors(**request)
+            case "special_values":
+                reply = self._special_values(**request)
             case "ceiling":
                 reply = self._ceiling(**request)
             case "visit":
@@ -141,20 +147,48 @@ class Worker:
     def _check(
         self, spec: dict[str, Any], m: int, n: int, k: int, accuracy: str, deterministic: bool
     ) -> dict[str, Any]:
-        device = self._device
-        enqueue = device.launcher(LaunchSpec.from_json(spec), m, n, k)
-
-        def launch(a: Any, b: Any, c: Any) -> None:
-            enqueue(a, b, c)
-            device.synchronize()
-
         verdict = check(
-            device.xp, launch, m, n, k,
+            self._device.xp, self._launcher(spec, m, n, k), m, n, k,
             accuracy=accuracy,  # type: ignore[arg-type]
             deterministic=deterministic,
             reference_of=lambda a, b, kind, seed: self._references.get(a, b, (m, n, k), kind, seed),
         )  # fmt: skip
         return asdict(verdict)
+
+    def _launcher(self, spec: dict[str, Any], m: int, n: int, k: int) -> Launcher:
+        """Runs a kernel once and returns when it has finished."""
+        enqueue = self._device.launcher(LaunchSpec.from_json(spec), m, n, k)
+
+        def launch(a: Any, b: Any, c: Any) -> None:
+            enqueue(a, b, c)
+            self._device.synchronize()
+
+        return launch
+
+    def _errors(
+        self, spec: dict[str, Any], m: int, n: int, k: int, kind: str, seed: int
+    ) -> dict[str, Any]:
+        """The errors of one product of a data set."""
+        xp = self._device.xp
+        a, b, c = (xp.empty(size, dtype=xp.float32) for size in (m * k, k * n, m * n))
+        fill_inputs(xp, a, b, kind, seed)  # type: ignore[arg-type]
+        # Before the launch: a kernel that changes its inputs must not change what it is held to.
+        expected = self._references.get(a, b, (m, n, k), kind, seed)
+        poison(xp, c)
+        self._launcher(spec, m, n, k)(a, b, c)
+        c = c.reshape(m, n)
+        nonfinite = count_nonfinite(xp, c)
+        if nonfinite:
+            fault = f"{nonfinite:,} of {m * n:,} elements of C are NaN or infinite"
+            return {"status": Status.NONFINITE, "detail": fault}
+        return {"status": Status.OK, "detail": None, **asdict(error_summary(xp, c, expected))}
+
+    def _special_values(self, spec: dict[str, Any], accuracy: str, case: str) -> dict[str, Any]:
+        """What a kernel makes of special values; `spec` is for products of their size."""
+        self._references.clear()
+        launch = self._launcher(spec, SIDE, SIDE, SIDE)
+        outcome, differing = run_case(self._device.xp, launch, case, accuracy)  # type: ignore[arg-type]
+        return {"status": Status.OK, "detail": None, "outcome": outcome, "differing": differing}
 
     def _ceiling(
         self,

@@ -38,7 +38,7 @@ else:
         output:
             multiext(
                 "results/{device}/",
-                *[f"{name}.parquet" for name in [*TABLES, "ceilings"]],
+                *[f"{name}.parquet" for name in [*TABLES, "ceilings", "accuracy"]],
             ),
         log:
             "results/logs/replay/{device}.log",

@@ -1,4 +1,6 @@
 DRAWN = [*TABLES, "counters", "ceilings"]
+if not GPU or SETTINGS.accuracy.use != "never":
+    DRAWN.append("accuracy")
 
 
 rule draw_figures:
@@ -36,7 +38,7 @@ rule render_report:
             *sorted((WORKFLOW / "ladder" / "report").glob("*.py")),
             *[
                 WORKFLOW / "ladder" / f"{name}.py"
-                for name in ("compare_counters", "theory")
+                for name in ("compare_counters", "special_values", "theory")
             ],
         ],
         templates=[

@@ -9,7 +9,7 @@ newest run's. Series are told apart by marker and dash as well as by colour, so 
 read in grey.
 """
 
-from .accuracy import accuracy_table
+from .accuracy import DISTRIBUTIONS, accuracy_table, errors_table
 from .drawing import FigureRecord, draw_all, read_index, save
 from .energy import energy_table
 from .loads import COUNTED_BY, traffic_figure, traffic_table
@@ -53,6 +53,7 @@ from .sweeps import pairs_table, swept_kernels
 
 __all__ = [
     "COUNTED_BY",
+    "DISTRIBUTIONS",
     "DOUBLE_COLUMN_IN",
     "GRID",
     "INK",
@@ -74,6 +75,7 @@ __all__ = [
     "draw_all",
     "drift_table",
     "energy_table",
+    "errors_table",
     "hierarchical_table",
     "ladder",
     "ladder_table",

@@ -14,6 +14,7 @@ import numpy as np
 import seaborn as sns
 from fontTools.ttLib import TTFont
 from matplotlib import font_manager
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import QuadMesh
@@ -226,7 +227,7 @@ _MARK_IN = 0.17
 _LEGEND_ROW_IN = 0.15
 
 
-def new_figure(look: Look, height_in: float, legend: Sequence[Line2D] = ()) -> Figure:
+def new_figure(look: Look, height_in: float, legend: Sequence[Artist] = ()) -> Figure:
     """An empty figure with its mark and, between the mark and the axes, a legend.
 
     `height_in` does not count the legend, for which the figure grows.

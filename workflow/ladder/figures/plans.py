@@ -12,7 +12,13 @@ from matplotlib.figure import Figure
 
 from .. import model
 from ..language import N_, _, paragraph, plural, sentence
-from .accuracy import accuracy_figure, accuracy_table
+from .accuracy import (
+    LINEAR_BIAS,
+    accuracy_figure,
+    accuracy_table,
+    errors_figure,
+    errors_table,
+)
 from .energy import energy_figure, energy_table
 from .loads import COUNTED_BY, counted_mark, traffic_figure, traffic_table
 from .looks import Look, origin
@@ -378,6 +384,7 @@ def _quality(results: Results) -> Iterator[Plan]:
         _alt_ranges(table, _("Rms error"), "eta_rms", ""),
         needs=N_("check on random data"),
     )
+    yield _errors(results)
     table = energy_table(results)
     yield Plan(
         "energy",
@@ -393,6 +400,31 @@ def _quality(results: Results) -> Iterator[Plan]:
         ),
         _alt_values(table, _("Bars of GFLOPS per watt"), "gflops_per_w", "GFLOPS/W"),
         needs=N_("reading of the energy counter"),
+    )
+
+
+def _errors(results: Results) -> Plan:
+    table = errors_table(results)
+    table = table[table["n"] == table["n"].max()].reset_index(drop=True)
+    return Plan(
+        "accuracy_by_distribution",
+        _("Error by distribution of the inputs"),
+        "accuracy",
+        table,
+        errors_figure,
+        _(
+            "Errors against K at M = N = {side}, by the distribution of A and B, of each kernel's"
+            " first parameter set: root mean square and largest of \u03b7, the difference from the"
+            " FP64 product over 2\u207b\u00b2\u2074 times the sum of the absolute terms, and the"
+            " bias, the mean of that difference with its sign: negative where results are nearer"
+            " to zero than they should be. Strokes at the bias are two standard errors either way."
+            " Its scale is linear within {linear} and logarithmic beyond. Thick: cuBLAS FP32; grey:"
+            " from the least to the most of the FP32 units' kernels."
+        ).format(
+            side=int(table["n"].iloc[0]) if len(table) else 0, linear=f"{LINEAR_BIAS:g}"
+        ),
+        _alt_ranges(table, _("Rms error"), "eta_rms", ""),
+        needs=N_("measurement of errors by distribution"),
     )
 
 
@@ -570,7 +602,7 @@ def caption(plan: Plan, results: Results) -> str:
         return paragraph(text, of.format(count=_range(timed["samples"])), mark)
     if "points" in plan.table:
         of = _("Largest of n = {count} points.").format(count=_range(plan.table["points"]))
-    elif plan.table["samples"].isna().all():
+    elif "samples" not in plan.table or plan.table["samples"].isna().all():
         return paragraph(plan.explanation, mark)
     else:
         of = _("Medians of n = {count} samples.").format(count=_range(plan.table["samples"]))

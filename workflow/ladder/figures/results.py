@@ -27,6 +27,7 @@ ALIGNED_TO = 32
 PROJECTED = "RTX 5080"
 """The article's GPU: what its datasheet bounds is drawn, and nothing more is said of it."""
 KEY = ["kernel", "params", "m", "n", "k", "cache_mode"]
+_ACCURACY_COLUMNS = schema.ACCURACY.names
 _TRIAL_COLUMNS = ["kernel", "params", "m", "n", "k", "tflops"]
 
 
@@ -50,6 +51,8 @@ class Results:
     """The `counters` table: what theory, emulator, machine code and hardware counted."""
     ceilings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Rows of the `ceilings` table that count, by name, of a card of the chosen GPU's model."""
+    accuracy: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=_ACCURACY_COLUMNS))
+    """The `accuracy` table of a card of the chosen GPU's model: errors, and special values."""
     public: pd.DataFrame = field(default_factory=pd.DataFrame)
     """Rows of `config/public.csv` of this GPU's model: other projects' kernels, timed elsewhere."""
     trials: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=_TRIAL_COLUMNS))
@@ -114,8 +117,8 @@ class Results:
         return f"{title} ({kernel})" if equal > 1 else title
 
     def order(self) -> list[str]:
-        """Kernels that have points: the configured ones in their order, then any others."""
-        present = set(self.points["kernel"])
+        """Kernels that were measured: the configured ones in their order, then any others."""
+        present = {*self.points["kernel"], *self.accuracy["kernel"]}
         return [name for name in self.kernels if name in present] + sorted(
             present - set(self.kernels)
         )
@@ -180,6 +183,7 @@ def load_results(tables_dir: Path, kernels: Mapping[str, Kernel], gpus_path: Pat
         gpus.lookup(PROJECTED, sheets),
     )
     models = {environment.gpu_name for environment in chosen if environment}
+    accuracy = _frame(tables_dir, "accuracy")
     return Results(
         runs=runs.reset_index(drop=True),
         builds=builds,
@@ -197,6 +201,7 @@ def load_results(tables_dir: Path, kernels: Mapping[str, Kernel], gpus_path: Pat
             for row in _frame_rows(tables_dir, "ceilings")
             if row["status"] in RANKED and row["gpu_name"] in models
         },
+        accuracy=accuracy[accuracy["gpu_name"].isin(models)].reset_index(drop=True),
         trials=_trials(tables_dir / "tune", models),
         public=_public(gpus_path.with_name("public.csv"), models),
         projected=None if projected == sheet else projected,

@@ -12,6 +12,13 @@ from .. import figures
 from ..figures import Results
 from ..language import Language, _, plural, sentence, speaking
 from ..manifest import Kernel
+from .accuracy import (
+    errors_grid,
+    errors_note,
+    missing_note,
+    outcomes_explained,
+    special_grid,
+)
 from .articles import articles
 from .devices import comparison_grid, other_sets
 from .drawings import figure_views
@@ -142,6 +149,11 @@ def page(results: Results, figures_dir: Path, compared: Iterable[Results] = ()) 
         "builds": builds_grid(results),
         "builds_note": builds_note(results),
         "checks": checks_grid(results),
+        "errors": errors_grid(results),
+        "errors_note": errors_note(results),
+        "errors_missing": missing_note(results),
+        "special": special_grid(results),
+        "outcomes": list(outcomes_explained(results)),
         "statuses": status_grid(results),
         "failures": failures_grid(results),
         "not_measured": not_measured(results, views),

@@ -420,9 +420,7 @@ def _errors(results: Results) -> Plan:
             " to zero than they should be. Strokes at the bias are two standard errors either way."
             " Its scale is linear within {linear} and logarithmic beyond. Thick: cuBLAS FP32; grey:"
             " from the least to the most of the FP32 units' kernels."
-        ).format(
-            side=int(table["n"].iloc[0]) if len(table) else 0, linear=f"{LINEAR_BIAS:g}"
-        ),
+        ).format(side=int(table["n"].iloc[0]) if len(table) else 0, linear=f"{LINEAR_BIAS:g}"),
         _alt_ranges(table, _("Rms error"), "eta_rms", ""),
         needs=N_("measurement of errors by distribution"),
     )

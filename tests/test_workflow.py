@@ -35,6 +35,7 @@ CONFIG: dict[str, Any] = {
     "protocol": QUICK,
     "architectures": ["sm_90a"],
     "profile": {"sizes": [[33, 33, 33]], "every_set": ["01_naive"]},
+    "accuracy": {"sides": [16], "depths": [32]},
     "figures": {"formats": ["svg"]},
 }
 BOUNDED = "void __launch_bounds__(256, 4) gemm"
@@ -131,6 +132,9 @@ def test_one_command_measures_and_reports(finished: Project) -> None:
     assert {row["source"] for row in counters} == {"theory", "hardware"}
     profiled = {(row["kernel"], row["params"]) for row in counters if row["source"] == "hardware"}
     assert len(profiled) == 3
+    accuracy = finished.table("accuracy")
+    assert {row["distribution"] for row in accuracy} == {"uniform", "positive", "wide", None}
+    assert {row["status"] for row in accuracy} == {"ok"}
     report = (finished.folder / "results/fake-gpu/report.html").read_text()
     assert "which Nsight Compute read" in report
 

@@ -460,7 +460,10 @@ def _parser() -> argparse.ArgumentParser:
     command("info", _cmd_info)
 
     schema = command("schema", _cmd_schema)
-    schema.add_argument("of", nargs="?", default="config", choices=["config", "manifest"])
+    schema.add_argument(
+        "of", nargs="?", default="config", choices=["config", "manifest"],
+        help="of the configuration or of a manifest (default: config)",
+    )  # fmt: skip
 
     def configuration(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
@@ -581,8 +584,8 @@ def _parser() -> argparse.ArgumentParser:
     path(publish, "published", PUBLISHED, "folder of the published sets")
 
     compare = command("compare", _cmd_compare)
-    compare.add_argument("first", type=Path)
-    compare.add_argument("second", type=Path)
+    compare.add_argument("first", type=Path, help="result folder, as in results/first")
+    compare.add_argument("second", type=Path, help="the one to hold against it")
     compare.add_argument(
         "--tolerance", type=float, default=1.0, help="percent that counts as equal (default: 1)"
     )

@@ -17,6 +17,7 @@ from elftools.elf.sections import SymbolTableSection
 
 from .tensor_map import TensorMap2D
 from .toolchain import (
+    HEADER,
     RUNTIME,
     Compiler,
     EmulatorError,
@@ -28,6 +29,7 @@ from .toolchain import (
     find_compiler,
     keep,
     kernel_flags,
+    precompiled_header,
     run_tool,
     runtime_object,
 )
@@ -442,8 +444,6 @@ def build_library(
         f"-I{RUNTIME / 'include'}",
         *[f"-I{folder}" for folder in folders],
         f"-I{source.parent}",
-        "-include",
-        str(RUNTIME / "include" / "emulated_cuda.h"),
         *[f"-D{name}={value}" for name, value in sorted(params.items())],
     ]
     headers = [path for folder in folders for path in folder.glob("**/*.cuh")]
@@ -459,9 +459,15 @@ def build_library(
         )
         try:
             unit_path.write_text(unit)
-            command = [compiler.path, *options, "-c", str(unit_path), "-o", str(kernel_object)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
+            # What is precompiled may no longer serve, after an update of the system's headers say.
+            # So it is the header itself that decides whether a kernel can be compiled.
+            for header in (precompiled_header(compiler, cache), HEADER):
+                command = [compiler.path, *options, "-include", str(header)]
+                command += ["-c", str(unit_path), "-o", str(kernel_object)]
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                if done.returncode == 0:
+                    break
+            else:
                 raise _refusal(source, compiler, command, done.stderr)
             objects = [str(kernel_object), str(runtime)]
             dynamic = _undefined_shared(kernel_object)

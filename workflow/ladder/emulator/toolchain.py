@@ -20,6 +20,8 @@ from ..documents import UserError
 
 RUNTIME = Path(__file__).resolve().parents[2] / "emulator"
 """The C++ side: `include/`, which kernels see, and `runtime/`."""
+HEADER = RUNTIME / "include" / "emulated_cuda.h"
+"""Included before every kernel."""
 
 # What the compilers must not do, so that one source access stays one call site that all lanes
 # reach: vectorise, clone loops by a condition of the lane, split paths, merge equal statements (two
@@ -239,3 +241,26 @@ def runtime_object(compiler: Compiler, cache: Path) -> Path:
         )
 
     return keep(cache / f"runtime-{key}.o", make)
+
+
+def precompiled_header(compiler: Compiler, cache: Path) -> Path:
+    """A header to be included before a kernel, with its precompiled form beside it.
+
+    It stands for `emulated_cuda.h`, whose standard headers take a compiler longer than most
+    kernels. Compilers take `NAME.gch` for an included `NAME` where its options are theirs.
+    """
+    flags = kernel_flags(compiler)
+    key = content_key(
+        str(HEADER), HEADER.read_bytes(), compiler.path, compiler.version, repr(flags)
+    )
+    stand_in = cache / f"header-{key}" / HEADER.name
+
+    def make(temporary: Path) -> None:
+        run_tool([compiler.path, *flags, "-x", "c++-header", str(HEADER), "-o", str(temporary)])
+
+    keep(stand_in.with_name(f"{HEADER.name}.gch"), make)
+    return keep(stand_in, lambda temporary: _write(temporary, f'#include "{HEADER}"\n'))
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ def typical_results(shared_folder: Path) -> Path:
         if not (folder / "figures" / "figures.json").exists():
             tables = tf.typical(folder / "tables")
             kernels, gpus = tf.repository_kernels(), tf.gpus_yaml(folder)
-            figures.draw_all(tables, folder / "figures", kernels, gpus)
+            figures.draw_all(tables, folder / "figures", kernels, gpus, style=tf.COARSE)
     return folder
 
 
@@ -54,6 +55,15 @@ def make_project(tmp_path: Path) -> Callable[..., Project]:
         return Project(folder, config, **options)
 
     return make
+
+
+def pytest_configure() -> None:
+    # Where it is set, as in many container images, each of the hundreds of processes that the tests
+    # start would compile the package anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+    # Threads of OpenBLAS wait for each other on cores that all processes share, at full speed.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 LONGEST = ("test_workflow", "test_profile", "test_measure", "test_bootstrap", "test_figures",

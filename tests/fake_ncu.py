@@ -19,15 +19,17 @@ import csv
 import io
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ladder import profiled
 from ladder.device import LaunchSpec
 from ladder.hardware import COUNTERS
 from ladder.profile import expected_launches
-from project import Project
+
+if TYPE_CHECKING:
+    from project import Project
 
 VERSION = """NVIDIA (R) Nsight Compute Command Line Profiler
 Copyright (c) 2018-2025 NVIDIA Corporation
@@ -128,7 +130,7 @@ def main(arguments: list[str]) -> int:
             f"==ERROR== Failed to access the following {len(refused)} metrics: {', '.join(refused)}"
         )
     else:
-        code = subprocess.run(target, check=False).returncode
+        code = _run(target)
     if code:
         said.append(f"==ERROR== The application returned an error code ({abs(code)}).")
     launches = [] if settings.get("mode") == "nothing" else _launches(target, settings)
@@ -141,6 +143,18 @@ def main(arguments: list[str]) -> int:
         said = ['"ID","Kernel Name"', '"0","gemm"']
     log.write_text("\n".join(said))
     return code
+
+
+def _run(target: list[str]) -> int:
+    """The exit code of the profiled program, which a fork of this process becomes: a start of
+    Python that imports NumPy takes longer than its launches."""
+    assert target[:3] == [sys.executable, "-m", profiled.__name__]
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    sys.argv = target[2:]
+    profiled.main()
+    os._exit(0)
 
 
 def _launches(

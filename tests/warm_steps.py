@@ -3,16 +3,19 @@
 A start of Python that imports NumPy, pandas and Arrow, or Snakemake, takes longer than most steps
 of a test. So `Server` starts one, and forks it for each step: the child has the folder, the
 variables, the exit code and the output of `python -m ladder ...` or `python -m snakemake ...`, and
-nothing of what another step left behind.
+nothing of what another step left behind. The processes that a step starts with `python -m
+ladder...` are its forks in turn.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import traceback
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -83,6 +86,7 @@ def serve() -> None:
     import ladder.plan
     import ladder.profile
     import ladder.tune
+    import ladder.worker
 
     # Python counts the thread of Arrow's allocator, see SAFE_THREADS.
     warnings.filterwarnings("ignore", ".*multi-threaded", DeprecationWarning)
@@ -117,6 +121,44 @@ def _become(step: dict[str, Any]) -> None:
     for number, path in enumerate(step["outputs"], start=1):
         with open(path, "w") as file:
             os.dup2(file.fileno(), number)
+    subprocess.Popen = Forked  # type: ignore[misc]
+
+
+class Forked(subprocess.Popen):  # type: ignore[type-arg]
+    """A process whose command `python -m ladder...` is run by a fork of this one.
+
+    Whoever waits for it, writes to it, reads from it or kills it finds what `Popen` starts.
+    """
+
+    def _execute_child(self, args: Any, *rest: Any) -> None:
+        if not (isinstance(args, list) and args[:2] == [sys.executable, "-m"] and len(args) == 3):
+            super()._execute_child(args, *rest)  # type: ignore[misc]
+            return
+        environment, pipes = rest[5], rest[9:15]  # see `Popen.__init__`
+        read_in, _, _, write_out, _, write_err = pipes
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if self.pid:
+            self._child_created = True
+            self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+            return
+        try:
+            for number, end in enumerate((read_in, write_out, write_err)):
+                if end != -1:
+                    os.dup2(end, number)
+            os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+            os.environ.clear()
+            os.environ.update(environment)
+            sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
+            sys.stderr = os.fdopen(2, "w", buffering=1)
+            importlib.import_module(args[2]).main()
+            sys.stdout.flush()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import numpy as np
 import yaml
 
 from ladder import schema, special_values, stats
+from ladder.config import Figures
 from ladder.emulator import result
 from ladder.manifest import Kernel, canonical, expand, load_all
 from ladder.status import Status
@@ -25,6 +26,8 @@ PEAK_TFLOPS = 40.96  # 100 SMs x 128 lanes x 2 x 1600 MHz
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 SQUARES = (256, 512, 1023, 1024, 2047, 2048, 4095, 4096, 8192)
 SHAPES = ((64, 4096, 4096), (256, 256, 16384), (127, 129, 131), (1, 4096, 4096))
+COARSE = Figures(png_dpi=72)
+"""Figures that need not be printed: at 300 dots per inch PNGs take a quarter of all drawing."""
 Row = dict[str, Any]
 
 

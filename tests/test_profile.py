@@ -38,6 +38,7 @@ CONFIG: dict[str, Any] = {
     "protocol": QUICK | {"rounds": 1},
     "architectures": ["sm_90a"],
     "profile": {"sizes": [[41, 41, 41]], "every_set": ["01_naive"]},
+    "figures": {"formats": ["svg"]},
 }
 OURS = {"01_naive", "03_shared_tile", "12_tma"}
 POINTS = 4

@@ -37,6 +37,7 @@ CONFIG: dict[str, Any] = {
     "profile": {"sizes": [[33, 33, 33]], "every_set": ["01_naive"]},
     "accuracy": {"sides": [16], "depths": [32]},
     "figures": {"formats": ["svg"]},
+    "emulator": {"sizes": [[33, 33, 33], [40, 40, 40]]},
 }
 BOUNDED = "void __launch_bounds__(256, 4) gemm"
 POINTS = "results/fake-gpu/points.parquet"

@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import tarfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -116,9 +117,20 @@ def test_the_published_report_opens_alone_at_once_and_without_a_complaint(
     assert "CONSOLE" not in log, log[-2000:]
     assert re.search(r'data-requests="0"', dom), "something was asked for"
     loads = [_load_ms(dom)]
-    while min(loads) > SLOWEST_LOAD_MS and len(loads) < 6:  # other tests may use both cores
+    # Other work may use all cores. Its end is waited for, as long as a test may take.
+    deadline = time.monotonic() + 150
+    while min(loads) > SLOWEST_LOAD_MS and (
+        len(loads) < 6 or (_waiting_for_cores() > 50 and time.monotonic() < deadline)
+    ):
         loads.append(_load_ms(opened(page)[0]))
     assert 0 < min(loads) < SLOWEST_LOAD_MS, loads
+
+
+def _waiting_for_cores() -> float:
+    """Percent of the last ten seconds in which some process waited for a core; 0 if unknown."""
+    pressure = Path("/proc/pressure/cpu")
+    found = re.search(r"some avg10=([\d.]+)", pressure.read_text()) if pressure.exists() else None
+    return float(found[1]) if found else 0.0
 
 
 def _load_ms(dom: str) -> float:

@@ -167,25 +167,27 @@ def errors_note(results: Results) -> str:
 
 
 def special_grid(results: Results) -> Grid | None:
-    """A row a kernel, a column a case; kernels with equal outcomes share a row."""
+    """A column a case; kernels with equal outcomes and the same promise share a row."""
     rows = results.accuracy
     rows = rows[rows["special"].notna() & rows["status"].isin(RANKED)]
     if rows.empty:
         return None
-    outcomes: dict[tuple[str | None, ...], list[str]] = {}
+    shared: dict[tuple[str, tuple[str | None, ...]], list[str]] = {}
     for name in results.order():
         own = rows[rows["kernel"] == name]
         if len(own):
             found = dict(zip(own["special"], own["outcome"], strict=True))
-            outcomes.setdefault(tuple(map(found.get, CASES)), []).append(name)
+            shared.setdefault((_promise(results, name), tuple(map(found.get, CASES))), []).append(
+                name
+            )
     return Grid(
         [_("Kernel"), *(_(case.title) for case in CASES.values())],
         [
             [
-                Cell(listed(map(results.title, names)), note=_promise(results, names)),
+                Cell(listed(map(results.title, names)), note=promise),
                 *(_outcome_cell(outcome) for outcome in found),
             ]
-            for found, names in outcomes.items()
+            for (promise, found), names in shared.items()
         ],
         _(
             "What comes out where inputs or results are infinite, NaN, subnormal or near overflow,"
@@ -198,9 +200,9 @@ def special_grid(results: Results) -> Grid | None:
     )
 
 
-def _promise(results: Results, names: list[str]) -> str:
-    known = [results.kernels[name].manifest.limits for name in names if name in results.kernels]
-    return " ".join(dict.fromkeys(text for text in known if text))
+def _promise(results: Results, name: str) -> str:
+    known = results.kernels.get(name)
+    return (known.manifest.limits if known else None) or ""
 
 
 def _outcome_cell(outcome: Any) -> Cell:

@@ -73,7 +73,9 @@ def test_errors_are_counted_in_units_of_roundoff_and_away_from_zero() -> None:
     for kind in ("positive", "uniform"):
         ref, exact = product_with(errors, kind)
         summary = error_summary(np, exact.astype(np.float32), ref)
-        assert summary.bias == pytest.approx(errors.mean(), abs=0.5), "rounding of C adds little"
+        signed = np.sign(ref.product) * errors
+        assert summary.bias == pytest.approx(signed.mean(), abs=0.5), "rounding of C adds little"
+        assert summary.shrinkage == pytest.approx(-errors.mean(), abs=0.5)
         assert summary.eta_rms == pytest.approx(np.sqrt((errors**2).mean()), rel=1e-3)
         assert summary.eta_max == pytest.approx(np.abs(errors).max(), rel=1e-3)
 

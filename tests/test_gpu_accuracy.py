@@ -93,4 +93,5 @@ def test_errors_are_those_of_fp32_and_of_sums_that_are_cut_off(rows: list[dict[s
     if ("22_3xtf32", "positive") in errors:
         assert errors["22_3xtf32", "positive"]["bias"] < -20, "the tensor core cuts off"
         promoted = errors["23_promoted", "positive"]
+        assert errors["22_3xtf32", "uniform"]["shrinkage"] > 0.5, "whatever the signs"
         assert abs(promoted["bias"]) < 0.1 * abs(errors["22_3xtf32", "positive"]["bias"])

@@ -188,7 +188,7 @@ class _Study:
     def _row(self, item: WorkItem, reply: Row) -> Row:
         m, n, k = item.point.shape
         kept = ("status", "detail", "measured_at", "eta_max", "eta_rms", "eta_rms_se", "bias",
-                "bias_se", "outcome", "differing")  # fmt: skip
+                "bias_se", "shrinkage", "shrinkage_se", "outcome", "differing")  # fmt: skip
         return {
             "kernel": item.point.kernel,
             "params": item.point.params,

@@ -3,11 +3,11 @@
 Notation as in `correctness`: u = 2^-24, R = A B and G = |A| |B| in FP64. The signed error of an
 element of C is
 
-    e = sign(R) (C - R) / (u G),
+    e = (C - R) / (u G),
 
-positive where C is farther from zero than R and negative where it is nearer. |e| is eta. Rounding
-to nearest errs either way alike; what cuts off, as tensor cores do, errs towards zero, which shows
-as a negative mean whatever the signs of the inputs.
+whose mean is the bias; |e| is eta. Rounding to nearest errs either way alike; what cuts off, as
+tensor cores do, errs towards zero. Where R has both signs the bias does not show that, but the
+shrinkage does, the mean of -sign(R) e.
 
 Elements of a row of C share a row of A, those of a column a column of B, so their errors are not
 independent. The standard error of a mean over M x N elements therefore takes rows and columns as
@@ -36,9 +36,13 @@ class ErrorSummary:
     eta_rms_se: float
     """Standard error of `eta_rms`."""
     bias: float
-    """Mean of e; negative: towards zero."""
+    """Mean of e."""
     bias_se: float
     """Standard error of `bias`."""
+    shrinkage: float
+    """Mean of -sign(R) e; positive: results are nearer to zero than they should be."""
+    shrinkage_se: float
+    """Standard error of `shrinkage`."""
 
 
 def error_summary(xp: Any, c: Array, ref: Reference) -> ErrorSummary:
@@ -48,17 +52,19 @@ def error_summary(xp: Any, c: Array, ref: Reference) -> ErrorSummary:
         xp: array module of all arrays.
     """
     assert ref.magnitude is not None, "the exact data set has no error scale"
-    signed, squared = _Mean(xp, *c.shape), _Mean(xp, *c.shape)
+    signed, inward, squared = (_Mean(xp, *c.shape) for _ in range(3))
     largest = 0.0
     for rows in row_panels(*c.shape):
         product = ref.product[rows]
         # G is 0 only where every product is; e is then 0 if C is 0 and huge otherwise.
         scale = xp.maximum(ref.magnitude[rows] * UNIT_ROUNDOFF, 1e-300)
-        errors = xp.sign(product) * (c[rows].astype(xp.float64) - product) / scale
+        errors = (c[rows].astype(xp.float64) - product) / scale
         largest = max(largest, float(xp.abs(errors).max()))
         signed.add(rows, errors)
+        inward.add(rows, -xp.sign(product) * errors)
         squared.add(rows, errors * errors)
     bias, bias_se = signed.result()
+    shrinkage, shrinkage_se = inward.result()
     square, square_se = squared.result()
     rms = math.sqrt(square)
     return ErrorSummary(
@@ -67,6 +73,8 @@ def error_summary(xp: Any, c: Array, ref: Reference) -> ErrorSummary:
         eta_rms_se=square_se / (2 * rms) if rms else 0.0,  # the root's slope
         bias=bias,
         bias_se=bias_se,
+        shrinkage=shrinkage,
+        shrinkage_se=shrinkage_se,
     )
 
 

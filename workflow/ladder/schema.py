@@ -276,8 +276,10 @@ ACCURACY = pa.schema(
         ("eta_max", pa.float64()),
         ("eta_rms", pa.float64()),
         ("eta_rms_se", pa.float64()),  # standard errors
-        ("bias", pa.float64()),  # mean signed eta; negative: towards zero
+        ("bias", pa.float64()),  # mean signed error, in the unit of eta
         ("bias_se", pa.float64()),
+        ("shrinkage", pa.float64()),  # mean error towards zero, in the unit of eta
+        ("shrinkage_se", pa.float64()),
         ("outcome", pa.string()),  # of special values, as special_values.OUTCOMES
         ("differing", pa.int64()),  # elements that are not as IEEE 754 has them
         ("source", pa.string()),  # measured | replayed

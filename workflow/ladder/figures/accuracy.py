@@ -115,11 +115,12 @@ LINEAR_BIAS = 0.1
 def errors_table(results: Results) -> pd.DataFrame:
     """The errors of every kernel that was looked at, by distribution of its inputs and K.
 
-    In units of u |A| |B|, u = 2^-24: `eta_rms` and `eta_max` of |C - R|, and `bias`, the mean of
-    sign(R) (C - R), with the standard errors of the rms and of the bias.
+    In units of u |A| |B|, u = 2^-24: `eta_rms` and `eta_max` of |C - R|, `bias`, the mean of C - R,
+    and `shrinkage`, its mean towards zero; with standard errors.
     """
     columns = ["kind", "kernel", "series", "params", "n", "k", "distribution", "elements",
-               "eta_rms", "eta_rms_se", "eta_max", "bias", "bias_se"]  # fmt: skip
+               "eta_rms", "eta_rms_se", "eta_max", "bias", "bias_se",
+               "shrinkage", "shrinkage_se"]  # fmt: skip
     rows = results.accuracy
     rows = rows[rows["distribution"].notna() & rows["status"].isin(RANKED)]
     if rows.empty:

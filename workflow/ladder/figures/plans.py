@@ -416,8 +416,8 @@ def _errors(results: Results) -> Plan:
             "Errors against K at M = N = {side}, by the distribution of A and B, of each kernel's"
             " first parameter set: root mean square and largest of \u03b7, the difference from the"
             " FP64 product over 2\u207b\u00b2\u2074 times the sum of the absolute terms, and the"
-            " bias, the mean of that difference with its sign: negative where results are nearer"
-            " to zero than they should be. Strokes at the bias are two standard errors either way."
+            " bias, the mean of that difference with its sign. Strokes at the bias are two"
+            " standard errors either way."
             " Its scale is linear within {linear} and logarithmic beyond. Thick: cuBLAS FP32; grey:"
             " from the least to the most of the FP32 units' kernels."
         ).format(side=int(table["n"].iloc[0]) if len(table) else 0, linear=f"{LINEAR_BIAS:g}"),

@@ -102,10 +102,11 @@ def errors_grid(results: Results) -> Grid | None:
         ],
         _(
             "Errors beside those of cuBLAS FP32 on the same inputs: rms and largest as multiples of"
-            " its own; the bias, in units of 2\u207b\u00b2\u2074 |A| |B|, with its standard error,"
-            " and in brackets that of cuBLAS FP32. Worse is an rms or an absolute bias that is"
-            " larger by more than three standard errors of the difference, or a largest error of"
-            " more than {most} times that of cuBLAS FP32."
+            " its own; the bias, the mean error, in units of 2\u207b\u00b2\u2074 |A| |B|, with its"
+            " standard error, and in brackets that of cuBLAS FP32; the shrinkage, the mean error"
+            " towards zero, which shows what is cut off where results have both signs. Worse is an"
+            " rms or an absolute bias that is larger by more than three standard errors of the"
+            " difference, or a largest error of more than {most} times that of cuBLAS FP32."
         ).format(most=f"{LARGEST_SCATTERS:g}"),
         [False, True, *(False for _k in (0, *depths))],
         dense=True,
@@ -122,11 +123,12 @@ def _judged_cell(results: Results, item: Judgement | None) -> Cell:
     if item is None:
         return Cell("\u2013")
     row, reference = item.row, item.reference
-    note = _("rms {rms}, largest {largest}, bias {bias} ({other})").format(
+    note = _("rms {rms}, largest {largest}, bias {bias} ({other}), shrinkage {shrinkage}").format(
         rms=_ratio(row, reference, "eta_rms"),
         largest=_ratio(row, reference, "eta_max"),
-        bias=_with_error(row),
-        other=_with_error(reference),
+        bias=_with_error(row, "bias"),
+        other=_with_error(reference, "bias"),
+        shrinkage=_with_error(row, "shrinkage"),
     )
     worse = item.worse
     text = _("worse: {what}").format(what=listed(worse)) if worse else _("no worse")
@@ -138,8 +140,8 @@ def _ratio(row: Mapping[str, Any], reference: Mapping[str, Any], name: str) -> s
     return f"\u00d7\u202f{number(row[name] / reference[name])}" if reference[name] else "\u2013"
 
 
-def _with_error(row: Mapping[str, Any]) -> str:
-    return minus(f"{number(row['bias'], 2)} \u00b1 {number(row['bias_se'], 1)}")
+def _with_error(row: Mapping[str, Any], name: str) -> str:
+    return minus(f"{number(row[name], 2)} \u00b1 {number(row[f'{name}_se'], 1)}")
 
 
 def errors_note(results: Results) -> str:

@@ -127,8 +127,9 @@ class Project:
         return self._run("ladder", arguments, check)
 
     def snakemake(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """`snakemake --cores 2 ...` in the project."""
-        return self._run("snakemake", ("--cores", "2", "--nocolor", *arguments), check)
+        """`snakemake --cores 1 ...` in the project: other tests use the other cores, and drawing
+        by two processes takes another start of Matplotlib."""
+        return self._run("snakemake", ("--cores", "1", "--nocolor", *arguments), check)
 
     def _run(
         self, program: Literal["ladder", "snakemake"], arguments: tuple[str, ...], check: bool

@@ -14,6 +14,7 @@ import pytest
 
 import tables_fixture as tf
 from ladder import figures, report
+from ladder.config import Figures
 from ladder.emulator.result import GLOBAL_LOAD_REQUESTS, GLOBAL_LOAD_SECTORS
 from ladder.report import differences, summary_page
 from ladder.status import EXPLANATIONS, Status
@@ -409,7 +410,8 @@ def without_gpu(folder: Path, counters: list[tf.Row], *, drawn: bool = False) ->
         counters=counters,
     )
     if drawn:
-        figures.draw_all(tables, folder / "figures", KERNELS, tf.gpus_yaml(folder))
+        style = Figures(formats=["svg"])
+        figures.draw_all(tables, folder / "figures", KERNELS, tf.gpus_yaml(folder), style=style)
     return rendered(tables, folder / "figures")
 
 

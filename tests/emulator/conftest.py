@@ -9,7 +9,7 @@ import pytest
 
 from emulator.support import COMPILERS
 from ladder.emulator import find_compiler
-from ladder.emulator.toolchain import runtime_object
+from ladder.emulator.toolchain import precompiled_header, runtime_object
 
 
 @pytest.fixture(scope="session")
@@ -20,10 +20,12 @@ def cache(emulator_cache: Path) -> Path:
 
 @pytest.fixture
 def fresh_cache(cache: Path, tmp_path: Path) -> Path:
-    """One that holds nothing but the compiled runtime, which takes seconds to build."""
+    """One that holds nothing but the compiled runtime and headers, which take seconds to build."""
     fresh = tmp_path / "cache"
     fresh.mkdir()
     for name in COMPILERS:
         built = runtime_object(find_compiler(name), cache)
         shutil.copy(built, fresh / built.name)
+        header = precompiled_header(find_compiler(name), cache)
+        shutil.copytree(header.parent, fresh / header.parent.name)
     return fresh

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emulator.support import COMPILERS, PLANTED, RUNGS, needs_compiler
+from emulator.support import COMPILERS, PLANTED, RUNGS, each_compiler, needs_compiler
 from ladder.emulator import (
+    Compiler,
     EmulatorError,
     NoCompilerError,
     UnsupportedKernelError,
@@ -20,7 +21,7 @@ from ladder.emulator import (
     find_compiler,
 )
 from ladder.emulator.library import _plain_name
-from ladder.emulator.toolchain import KernelCompileError, default_cache
+from ladder.emulator.toolchain import KernelCompileError, default_cache, precompiled_header
 from ladder.manifest import Launch
 
 
@@ -52,6 +53,17 @@ def test_the_same_kernel_is_built_once_and_another_anew(tmp_path: Path, fresh_ca
     edited = build_library(source, {}, cache=fresh_cache)
     assert len({first.path, other.path, edited.path}) == 3
     assert not [path for path in fresh_cache.iterdir() if ".part" in path.name]
+
+
+@needs_compiler
+@each_compiler
+def test_a_precompiled_header_that_no_longer_serves_refuses_no_kernel(
+    compiler: Compiler, fresh_cache: Path
+) -> None:
+    (precompiled,) = precompiled_header(compiler, fresh_cache).parent.glob("*.gch")
+    precompiled.write_bytes(precompiled.read_bytes()[:1000])
+    source = PLANTED / "unguarded.cu"
+    assert build_library(source, {}, cache=fresh_cache, compiler=compiler).path.is_file()
 
 
 @needs_compiler

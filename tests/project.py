@@ -155,9 +155,9 @@ class Project:
         import hashlib
 
         from ladder import schema
+        from ladder.builds import cubin_path, record_path
         from ladder.config import load
         from ladder.plan import plan_builds
-        from ladder.work import cubin_path, record_path
 
         config, kernels = load([self.folder / "config/config.yaml"], self.folder)
         root = self.folder / "results" / "build"

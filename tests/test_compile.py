@@ -18,6 +18,7 @@ import yaml
 
 from ladder import compile as compiling
 from ladder import schema
+from ladder.builds import cubin_path, read_build, record_path
 from ladder.compile import (
     compile_build,
     compile_to_files,
@@ -31,7 +32,6 @@ from ladder.compile import (
 from ladder.documents import UserError
 from ladder.manifest import Kernel, Params, load, load_all
 from ladder.status import Status
-from ladder.work import cubin_path, read_build, record_path
 from project import GEMM, MANIFEST, NAIVE_BODY, ROOT
 
 pytestmark = pytest.mark.skipif(

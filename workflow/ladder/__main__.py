@@ -16,6 +16,7 @@ from .documents import UserError, suggestion
 from .language import LANGUAGES
 
 if TYPE_CHECKING:
+    from .builds import BuildTask
     from .manifest import Kernel
 
 # Importing pandas, pyarrow and seaborn takes seconds: each step imports what it needs.
@@ -125,12 +126,26 @@ def _cmd_plan(arguments: argparse.Namespace) -> int:
 
 
 def _cmd_compile(arguments: argparse.Namespace) -> int:
-    """Compile one kernel for one architecture; a compiler's refusal is a row, not an error."""
+    """Compile one set of a kernel, or, without a kernel, all of the configuration that are not
+    there as they would be made now; a compiler's refusal is a row, not an error."""
     _on_one_thread()
     _without("pandas")
-    from .compile import compile_to_files
+    from .builds import build_all, cubin_path
+
+    tasks = _one_build(arguments) if arguments.kernel else _planned_builds(arguments)
+    for (kernel, params, architecture, root), (row, kept) in zip(
+        tasks, build_all(tasks, arguments.workers), strict=True
+    ):
+        cubin = cubin_path(root, architecture, kernel.name, params)
+        detail = f": {row['detail']}" if row.get("detail") else ""
+        print(f"{cubin}: {'kept, ' if kept else ''}{row['status']}{detail}")
+        if row.get("log") and not kept:
+            print(row["log"])
+    return 0
+
+
+def _one_build(arguments: argparse.Namespace) -> list[BuildTask]:
     from .manifest import parameter_fault, parse_slug
-    from .work import cubin_path, record_path
 
     kernel = _kernel(arguments)
     if not kernel.needs_build:
@@ -139,23 +154,39 @@ def _cmd_compile(arguments: argparse.Namespace) -> int:
     fault = parameter_fault(kernel.manifest, params)
     if fault:
         raise UserError(f"--params: {fault}")
-    architecture = arguments.architecture
-    record = record_path(arguments.builds, architecture, kernel.name, params)
-    cubin = cubin_path(arguments.builds, architecture, kernel.name, params)
-    row = compile_to_files(kernel, params, architecture, cubin, record)
-    print(f"{cubin}: {row['status']}" + (f": {row['detail']}" if row.get("detail") else ""))
-    if row.get("log"):
-        print(row["log"])
-    return 0
+    if not arguments.architecture:
+        raise UserError("--architecture: say what to compile for, as in sm_90a")
+    return [(kernel, params, name, arguments.builds) for name in arguments.architecture]
+
+
+def _planned_builds(arguments: argparse.Namespace) -> list[BuildTask]:
+    from .plan import plan_builds
+    from .tuned import read_winners
+
+    config, kernels = _configuration(arguments)
+    planned = plan_builds(
+        config,
+        kernels,
+        arguments.architecture or config.architectures,
+        read_winners(arguments.tuned) if arguments.tuned else {},
+        tuned_for=[arguments.tuned_for] if arguments.tuned_for else config.architectures[:1],
+    )
+    return [
+        (kernels[build.kernel], json.loads(build.params), build.architecture, arguments.builds)
+        for build in planned
+    ]
 
 
 def _cmd_emulate(arguments: argparse.Namespace) -> int:
-    """Run a kernel on the CPU: check it, and count its memory requests exactly."""
+    """Run a kernel on the CPU: check it, and count its memory requests exactly; without a kernel,
+    all of the configuration."""
     _on_one_thread()  # such a process can be forked for each size
     _without("pandas")
     from .emulator import command
 
-    return command.run(_kernel(arguments), arguments)
+    if arguments.kernel:
+        return command.run(_kernel(arguments), arguments)
+    return command.run_planned(*_configuration(arguments), arguments)
 
 
 def _cmd_measure(arguments: argparse.Namespace) -> int:
@@ -484,22 +515,53 @@ def _parser() -> argparse.ArgumentParser:
             help="result folder (default: that of the GPU, as in results/nvidia-h200)",
         )
 
+    def tuned(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--tuned",
+            type=Path,
+            metavar="PATH",
+            help="what `tune` has found, for kernels that select",
+        )
+
+    def workers(parser: argparse.ArgumentParser, default: int, text: str) -> None:
+        shown = "1" if default == 1 else "one per core"
+        parser.add_argument(
+            "--workers", type=int, default=default, help=f"{text} (default: {shown})"
+        )
+
     plan = command("plan", _cmd_plan)
     configuration(plan)
     path(plan, "out", Path("results/plan.parquet"), "the plan to write")
-    plan.add_argument(
-        "--tuned", type=Path, metavar="PATH", help="what `tune` has found, for kernels that select"
-    )
+    tuned(plan)
 
     compile_ = command("compile", _cmd_compile)
-    compile_.add_argument("kernel", help="name of the kernel, as in 01_naive")
     compile_.add_argument(
-        "--params", default="default", help="as in BLOCK_X=16,BLOCK_Y=16 (default: none)"
+        "kernel", nargs="?", help="one kernel, as in 01_naive (default: all of the configuration)"
     )
-    compile_.add_argument("--architecture", required=True, help="as in sm_90a")
+    compile_.add_argument(
+        "--params", default="default", help="of the one kernel, as in BLOCK_X=16,BLOCK_Y=16"
+    )
+    compile_.add_argument(
+        "--architecture",
+        action="append",
+        metavar="SM",
+        help="as in sm_90a; may be repeated (default: those of the configuration)",
+    )
+    configuration(compile_)
+    tuned(compile_)
+    compile_.add_argument(
+        "--tuned-for",
+        metavar="SM",
+        help="compile what only --tuned names for this one (default: the configuration's first)",
+    )
+    workers(compile_, 1, "processes that compile")
     path(compile_, "builds", BUILDS, "folder of the builds")
 
-    _add_emulate_arguments(command("emulate", _cmd_emulate))
+    emulate = command("emulate", _cmd_emulate)
+    _add_emulate_arguments(emulate)
+    configuration(emulate)
+    path(emulate, "builds", BUILDS, "folder of the builds whose machine code is counted")
+    workers(emulate, 1, "processes that emulate a configuration")
 
     counters = command("counters", _cmd_counters)
     path(counters, "plan", Path("results/plan.parquet"), "the plan")
@@ -547,12 +609,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME=V,V",
         help="search only these values of a parameter's list; may be repeated",
     )
-    tune.add_argument(
-        "--workers",
-        type=int,
-        default=os.cpu_count() or 1,
-        help="processes that compile, never beside a measurement (default: one per core)",
-    )
+    workers(tune, os.cpu_count() or 1, "processes that compile, never beside a measurement")
     path(tune, "builds", BUILDS, "folder of the builds")
     result_folder(tune)
 
@@ -566,9 +623,7 @@ def _parser() -> argparse.ArgumentParser:
         step = command(name, run)
         step.add_argument("tables", type=Path, help="result folder, as in results/nvidia-h200")
         if run is _cmd_figures:
-            step.add_argument(
-                "--workers", type=int, default=1, help="processes to draw in (default: 1)"
-            )
+            workers(step, 1, "processes to draw in")
             configuration(step)
             step.add_argument("--style-json", help="the section `figures` as JSON")
         else:
@@ -593,7 +648,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_emulate_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("kernel", help="name of the kernel, as in 01_naive")
+    parser.add_argument(
+        "kernel", nargs="?", help="one kernel, as in 01_naive (default: all of the configuration)"
+    )
     parser.add_argument(
         "--set",
         action="append",
@@ -607,9 +664,9 @@ def _add_emulate_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         nargs=3,
         type=int,
-        required=True,
+        default=[],
         metavar=("M", "N", "K"),
-        help="C (M x N) = A (M x K) B (K x N); may be repeated",
+        help="of the one kernel: C (M x N) = A (M x K) B (K x N); may be repeated",
     )
     parser.add_argument(
         "--sample",
@@ -630,13 +687,6 @@ def _add_emulate_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="SM",
         help="count the machine code for it too, as in sm_90a; may be repeated",
-    )
-    parser.add_argument(
-        "--cubin",
-        action="append",
-        default=[],
-        metavar="SM=PATH",
-        help="count this machine code instead of compiling, as in sm_90a=naive.cubin",
     )
     parser.add_argument("--compiler", help="the C++ compiler (default: CXX, g++ or clang++)")
     parser.add_argument(

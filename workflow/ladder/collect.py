@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from . import schema
+from .builds import read_builds
 from .config import Config
 from .device import GpuIdentity
 from .gpus import Datasheet, fp32_peak_tflops, lookup
@@ -26,7 +27,7 @@ from .status import Status
 from .store import Environment, Finished, load
 from .telemetry import extreme, mean
 from .timing import LAUNCH_BOUND_FACTOR, half_width_pct
-from .work import WorkItem, read_builds, work_item
+from .work import WorkItem, work_item
 
 PLAUSIBLE_SHARE = 1.02
 """Of the peak at the measured clock; above it a time cannot be true."""

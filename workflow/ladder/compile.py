@@ -100,6 +100,18 @@ def options_for(params: Mapping[str, int], architecture: str, include: Path) -> 
     ]
 
 
+def options_on_record(params: Mapping[str, int], architecture: str) -> str:
+    """The options that shape the machine code, as JSON: the same on every machine."""
+    options = options_for(params, architecture, Path("include"))
+    return json.dumps(
+        [
+            option
+            for option in options
+            if option not in _WITHOUT_EFFECT_ON_CODE and not option.startswith("--include-path")
+        ]
+    )
+
+
 def run_nvrtc(source: str, name: str, options: list[str]) -> tuple[bytes | None, str]:
     """Compile CUDA C++ to a CUBIN.
 
@@ -219,13 +231,7 @@ def compile_build(
 
     include = kernel.source_path.parent / "include"
     options = options_for(params, architecture, include)
-    row["options"] = json.dumps(
-        [
-            option
-            for option in options
-            if option not in _WITHOUT_EFFECT_ON_CODE and not option.startswith("--include-path")
-        ]
-    )
+    row["options"] = options_on_record(params, architecture)
     started = time.perf_counter()
     source = kernel.source_path.read_text(encoding="utf-8")
     cubin, log = run_nvrtc(source, kernel.source_path.name, options)

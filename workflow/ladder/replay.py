@@ -14,12 +14,12 @@ from typing import Any
 import pyarrow as pa
 
 from . import schema
+from .builds import read_builds
 from .documents import UserError
 from .manifest import Kernel
 from .measure import run_header
 from .plan import Point, read_config, read_points
 from .status import Status
-from .work import read_builds
 
 REPLAYED = "replayed"
 

@@ -16,9 +16,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +24,8 @@ import numpy as np
 import pyarrow as pa
 
 from . import schema
+from .builds import build_all
 from .collect import newest_point_rows
-from .compile import compile_to_files, compiler_version
 from .config import CacheModes, Config, KernelChoice, Sizes
 from .device import GpuIdentity, Target, detect, expected, select
 from .documents import UserError
@@ -47,7 +45,6 @@ from .plan import (
 )
 from .status import RANKED, Status
 from .tuned import Winner, keep_winners
-from .work import cubin_path, read_build, record_path
 
 Size = tuple[int, int, int]
 BATCH = 10
@@ -317,10 +314,7 @@ class Tuning:
     def _compile(self, sets: Sequence[dict[str, int]]) -> list[dict[str, Any]]:
         """The build record of each set, made anew only where code, compiler or launch differ."""
         tasks = [(self.kernel, params, self.architecture, self.builds_root) for params in sets]
-        if self.workers == 1:
-            return [build_or_keep(*task) for task in tasks]
-        with ProcessPoolExecutor(self.workers, mp_context=get_context("spawn")) as pool:
-            return list(pool.map(build_or_keep, *zip(*tasks, strict=True)))
+        return [row for row, _ in build_all(tasks, self.workers)]
 
     def _measure(
         self, sets: Sequence[dict[str, int]], sizes: Sequence[Size]
@@ -398,34 +392,6 @@ def _by_sets(
 
 def _names(sizes: Iterable[Size]) -> str:
     return ", ".join("x".join(map(str, size)) for size in sizes)
-
-
-def build_or_keep(
-    kernel: Kernel, params: Params, architecture: str, builds_root: Path
-) -> dict[str, Any]:
-    """The build record of a set; compiles only what is not there as it would be made now."""
-    record = record_path(builds_root, architecture, kernel.name, params)
-    cubin = cubin_path(builds_root, architecture, kernel.name, params)
-    if record.exists() and cubin.exists():
-        row = read_build(record)
-        launch = kernel.launch(params, 1, 1, 1)
-        assert launch is not None
-        now = (
-            kernel.source_sha256(),
-            compiler_version(),
-            launch.threads,
-            launch.dynamic_shared_memory_bytes,
-        )
-        then = (
-            row["source_sha256"],
-            row["compiler_version"],
-            row["threads_per_block"],
-            row["dynamic_shared_memory_bytes"],
-        )
-        if now == then:
-            return row
-    compile_to_files(kernel, params, architecture, cubin, record)
-    return read_build(record)
 
 
 def propose(

@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import schema
+from .builds import BuildRow, cubin_path, read_build, record_path
 from .config import Config, Protocol
 from .device import LaunchSpec
-from .manifest import CublasLaunch, Family, Kernel, TensorCores, slug
+from .manifest import CublasLaunch, Family, Kernel, TensorCores
 from .plan import Fault, Point, architecture_fault, memory_fault
 from .status import RANKED, Status
 from .store import Environment, check_key, point_key
 from .tensor_maps import copies_bytes
 from .timing import BufferSets, buffer_sets
 
-BuildRow = dict[str, Any]
 _TEMPORARY_BYTES = 2**30
 """Fills, comparisons and FP64 panels, beside the buffers themselves."""
 
@@ -37,32 +36,6 @@ class WorkItem:
     deterministic: bool
     check_key: str
     point_key: str
-
-
-def build_paths(root: Path, architecture: str, kernel: str, params: Mapping[str, int]) -> Path:
-    """Path of a build without its suffix; `.cubin` and `.parquet` lie beside each other."""
-    return root / architecture / kernel / slug(params)
-
-
-def cubin_path(root: Path, architecture: str, kernel: str, params: Mapping[str, int]) -> Path:
-    base = build_paths(root, architecture, kernel, params)
-    return base.with_name(base.name + ".cubin")
-
-
-def record_path(root: Path, architecture: str, kernel: str, params: Mapping[str, int]) -> Path:
-    base = build_paths(root, architecture, kernel, params)
-    return base.with_name(base.name + ".parquet")
-
-
-def read_build(path: Path) -> BuildRow:
-    """The one row of a build record."""
-    row: BuildRow = schema.read(path, "builds").to_pylist()[0]
-    return row
-
-
-def read_builds(root: Path) -> list[BuildRow]:
-    """Every build record below a folder, sorted by path."""
-    return [read_build(path) for path in sorted(root.glob("*/*/*.parquet"))]
 
 
 def sampling_constants(protocol: Protocol) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ladder import config as ladder_config
 from ladder.device import resolve_target
 from ladder.documents import UserError
 from ladder.manifest import slug
-from ladder.plan import plan_builds
+from ladder.plan import plan_builds, plan_emulation
 from ladder.tuned import read_winners
 
 # Shell commands call `ladder STEP`, the package under the interpreter that runs Snakemake: a bare
@@ -49,17 +49,19 @@ TUNED = Path(
     if GPU
     else f"results/published/{SETTINGS.gpu.replay}/tuned.yaml"
 )
+TUNED_FOR = GPU.architecture if GPU else SETTINGS.architectures[0]
 try:
     BUILDS = plan_builds(
         SETTINGS,
         KERNELS,
         ARCHITECTURES,
         read_winners(TUNED),
-        tuned_for=[GPU.architecture] if GPU else SETTINGS.architectures[:1],
+        tuned_for=[TUNED_FOR],
     )
 except UserError as error:
     raise WorkflowError(str(error)) from None
 # How figures and report look stands apart: to change it must not plan or measure anything again.
+TARGETS = " ".join(f"--architecture {name}" for name in ARCHITECTURES)
 CONFIG_JSON = json.dumps(
     SETTINGS.model_dump(mode="json", exclude={"figures", "report"}), sort_keys=True
 )
@@ -76,14 +78,21 @@ workflow.global_resources.setdefault("host", 100)
 wildcard_constraints:
     device=r"[a-z0-9-]+",
     kernel=r"[A-Za-z0-9_]+",
-    params=r"default|[A-Z][A-Z0-9_]*=-?\d+(,[A-Z][A-Z0-9_]*=-?\d+)*",
-    architecture=r"sm_\d+[af]?",
 
 
-def build_records(architectures):
-    """The records of every build for some architectures."""
+def kernel_files(names):
+    """Sources and manifests of some kernels."""
     return [
-        f"results/build/{build.architecture}/{build.kernel}/{slug(json.loads(build.params))}.parquet"
+        f"kernels/{name}.{suffix}"
+        for name in sorted(names)
+        for suffix in ("cu", "yaml")
+    ]
+
+
+def build_files(suffix, architectures):
+    """The records (`parquet`) or the machine code (`cubin`) of every build for some architectures."""
+    return [
+        f"results/build/{build.architecture}/{build.kernel}/{slug(json.loads(build.params))}.{suffix}"
         for build in BUILDS
         if build.architecture in architectures
     ]
@@ -92,20 +101,12 @@ def build_records(architectures):
 EMULATING = SETTINGS.emulator.use == "always" or (
     SETTINGS.emulator.use == "auto" and not GPU
 )
+EMULATED = plan_emulation(SETTINGS, KERNELS) if EMULATING else []
 
 
-def emulated_tables():
-    """The emulator's table of every parameter set that it can run."""
-    return [
-        f"results/emulated/{name}/{slug(params)}.parquet"
-        for name, kernel in KERNELS.items()
-        if EMULATING
-        and kernel.needs_build
-        and kernel.manifest.emulator
-        and SETTINGS.kernels[name].emulate
-        for params in SETTINGS.parameter_sets(kernel)
-        if kernel.violated_constraint(params) is None
-    ]
+def emulated_table():
+    """The emulator's table, where it has something to run."""
+    return ["results/emulated/counters.parquet"] if EMULATED else []
 
 
 def profiled_tables():

@@ -14,23 +14,24 @@ rule plan_points:
         "ladder plan --config-json {params.config:q} {params.tuned} --out {output.plan} > {log} 2>&1"
 
 
-# A compiler's refusal is a row of the record, with an empty CUBIN: one bad candidate must not end
-# a sweep.
-rule compile_kernel:
+# One job for all, since a process takes as long to start as a kernel to compile. What is there as it
+# would be made now is kept, hence `update`. A compiler's refusal is a row of the record, with an empty
+# CUBIN: one bad candidate must not end a sweep.
+rule compile_kernels:
     input:
-        source="kernels/{kernel}.cu",
-        manifest="kernels/{kernel}.yaml",
+        kernels=kernel_files({build.kernel for build in BUILDS}),
         headers=HEADERS,
     output:
-        record="results/build/{architecture}/{kernel}/{params}.parquet",
-        cubin="results/build/{architecture}/{kernel}/{params}.cubin",
+        update(build_files("parquet", ARCHITECTURES)),
+        update(build_files("cubin", ARCHITECTURES)),
     log:
-        "results/logs/compile/{architecture}/{kernel}/{params}.log",
-    threads: 1
+        "results/logs/compile.log",
+    threads: 16
     resources:
         host=1,
     message:
-        "Compile {wildcards.kernel} {wildcards.params} for {wildcards.architecture}"
+        f"Compile what is new of {len(BUILDS)} builds"
+    # The configuration is no parameter of the rule: a new size compiles nothing.
     shell:
-        "ladder compile {wildcards.kernel} --params {wildcards.params:q}"
-        " --architecture {wildcards.architecture} --builds results/build > {log} 2>&1"
+        "ladder compile --config-json {CONFIG_JSON:q} --tuned {TUNED} --tuned-for {TUNED_FOR}"
+        " {TARGETS} --workers {threads} --builds results/build > {log} 2>&1"

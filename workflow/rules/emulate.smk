@@ -1,36 +1,33 @@
 # The same kernels on the CPU: checked, and their memory requests counted. Small sizes run whole with
 # all checks; of large grids a few blocks stand for all. A fault, an unsupported kernel or a machine
-# without a C++ compiler is a row of the table.
-rule emulate_kernel:
+# without a C++ compiler is a row of the table. One job for all, as with the compiler; what was counted
+# is kept in results/emulated/cache, which no rule owns.
+rule emulate_kernels:
     input:
-        source="kernels/{kernel}.cu",
-        manifest="kernels/{kernel}.yaml",
+        kernels=kernel_files({kernel.name for kernel, _ in EMULATED}),
         headers=HEADERS,
         runtime=sorted(
             str(path) for path in (WORKFLOW / "emulator").glob("*/*") if path.is_file()
         ),
-        # Machine code is counted for one architecture: reading it takes longer than counting.
-        cubin=f"results/build/{SETTINGS.architectures[0]}/{{kernel}}/{{params}}.cubin",
+        cubins=build_files("cubin", SETTINGS.architectures[:1]),
     output:
-        counters="results/emulated/{kernel}/{params}.parquet",
+        counters="results/emulated/counters.parquet",
     log:
-        "results/logs/emulate/{kernel}/{params}.log",
-    threads: 1
+        "results/logs/emulate.log",
+    threads: 16
     resources:
         host=1,
     params:
-        sizes=" ".join(f"--size {m} {n} {k}" for m, n, k in SETTINGS.emulator.sizes),
-        most_fma=SETTINGS.emulator.most_fma,
-        architecture=SETTINGS.architectures[0],
+        # What decides the table beside its input.
+        emulator=SETTINGS.emulator.model_dump_json(exclude={"use"}),
+        sets=" ".join(f"{kernel.name}/{slug(params)}" for kernel, params in EMULATED),
     message:
-        "Emulate {wildcards.kernel} {wildcards.params}"
+        f"Emulate what is new of {len(EMULATED)} parameter sets"
     shell:
-        "ladder emulate {wildcards.kernel} --params {wildcards.params:q}"
-        " {params.sizes} --most-fma {params.most_fma} --cache results/emulated/cache"
-        " --cubin {params.architecture}={input.cubin:q}"
-        " --out {output.counters} > {log} 2>&1"
+        "ladder emulate --config-json {CONFIG_JSON:q} --builds results/build"
+        " --cache results/emulated/cache --workers {threads} --out {output.counters} > {log} 2>&1"
 
 
 rule emulate:
     input:
-        emulated_tables(),
+        emulated_table(),

@@ -8,7 +8,7 @@ if GPU:
     rule measure_points:
         input:
             plan="results/{device}/plan.parquet",
-            builds=build_records(ARCHITECTURES),
+            builds=build_files("parquet", ARCHITECTURES),
         output:
             multiext("results/{device}/", *[f"{name}.parquet" for name in TABLES]),
         log:
@@ -28,7 +28,7 @@ else:
     rule replay_points:
         input:
             plan="results/{device}/plan.parquet",
-            builds=build_records(ARCHITECTURES),
+            builds=build_files("parquet", ARCHITECTURES),
             published=sorted(
                 str(path)
                 for path in Path(f"results/published/{SETTINGS.gpu.replay}").glob(
@@ -56,7 +56,7 @@ if GPU:
     rule profile_points:
         input:
             plan="results/{device}/plan.parquet",
-            builds=build_records(ARCHITECTURES),
+            builds=build_files("parquet", ARCHITECTURES),
             runs="results/{device}/runs.parquet",
             points="results/{device}/points.parquet",
         output:
@@ -77,7 +77,7 @@ if GPU:
 rule collect_counters:
     input:
         plan="results/{device}/plan.parquet",
-        emulated=emulated_tables(),
+        emulated=emulated_table(),
         profiled=profiled_tables(),
     output:
         counters="results/{device}/counters.parquet",

@@ -10,15 +10,40 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ..builds import cubin_path, in_processes
+from ..config import Config
 from ..documents import UserError
-from ..manifest import Kernel, canonical, expand, parameter_fault, parse_slug
+from ..manifest import (
+    Kernel,
+    Params,
+    canonical,
+    expand,
+    included_headers,
+    parameter_fault,
+    parse_slug,
+)
+from ..plan import plan_emulation
+from ..store import RETRIED
 from . import sass
 from .compiled import CompiledCounts
 from .point import EmulatedPoint, counter_rows, emulate_within
 from .result import Site
 from .sass import Program
-from .toolchain import EmulatorError, find_compiler
+from .toolchain import (
+    RUNTIME,
+    EmulatorError,
+    content_key,
+    default_cache,
+    files_content,
+    find_compiler,
+    keep,
+    machine_flags,
+)
 
+POINT_LIMIT_S = 600.0
+"""Seconds until a size of a planned set counts as hung."""
+# Modules beside the emulator that decide what it counts and how a result is judged.
+_JUDGES = ("correctness", "expressions", "manifest", "plan", "tensor_maps")
 FAULT_FOUND = 1
 """Exit code when the kernel has a fault or a wrong result."""
 
@@ -32,6 +57,8 @@ def run(kernel: Kernel, arguments: argparse.Namespace) -> int:
     Raises:
         UserError: if a name or a value is wrong, or (without --out) a point cannot run.
     """
+    if not arguments.size:
+        raise UserError("--size: say M, N and K, as in --size 256 256 256")
     if not kernel.needs_build:
         raise UserError(f"{kernel.name} is a baseline; it has no source to emulate")
     params = _params(kernel, arguments)
@@ -83,6 +110,97 @@ def run(kernel: Kernel, arguments: argparse.Namespace) -> int:
     return FAULT_FOUND if faulty else 0
 
 
+def run_planned(
+    config: Config, kernels: Mapping[str, Kernel], arguments: argparse.Namespace
+) -> int:
+    """Emulate every set of a configuration and write one table; what is wrong is a row of it.
+
+    The rows of a set stay in the cache, by all that they depend on: only what is new is run.
+
+    Args:
+        arguments: as `ladder.__main__` reads them.
+
+    Raises:
+        UserError: if it is not said where the table goes.
+    """
+    if not arguments.out:
+        raise UserError("--out: say where the table of the whole configuration goes")
+    tasks = [
+        (kernel, params, config, arguments.builds, arguments.cache or default_cache())
+        for kernel, params in plan_emulation(config, kernels)
+    ]
+    rows = []
+    for own, shown in in_processes(_emulate_or_keep, tasks, arguments.workers):
+        rows += own
+        print(shown, end="\n\n")
+    # Not before: pyarrow starts a thread, and a process of several cannot be forked.
+    from .. import schema
+
+    schema.write(arguments.out, "counters", rows)
+    return 0
+
+
+def _emulate_or_keep(
+    kernel: Kernel, params: Params, config: Config, builds: Path, cache: Path
+) -> tuple[list[dict[str, Any]], str]:
+    """Rows of the `counters` table of one set at the emulator's sizes, and words for the log."""
+    # Machine code is counted for one architecture: reading it takes longer than counting.
+    architecture = config.architectures[0]
+    path = cubin_path(builds, architecture, kernel.name, params)
+    cubin = path.read_bytes() if path.exists() else b""
+    kept = cache / f"counters-{_key(kernel, params, config, cubin)}.json"
+    if kept.exists():
+        rows = json.loads(kept.read_text(encoding="utf-8"))
+        return rows, f"{kernel.name} {canonical(params)}: kept in {kept}"
+    programs = _read_all({architecture: cubin} if cubin else {})
+    points = [
+        emulate_within(
+            POINT_LIMIT_S,
+            kernel,
+            params,
+            *size,
+            most_fma=config.emulator.most_fma,
+            cache=cache,
+            programs=programs,
+        )
+        for size in config.emulator.sizes
+    ]
+    rows = [row for point in points for row in counter_rows(point)]
+    if not any(point.status in RETRIED for point in points):
+        keep(kept, lambda part: _write_text(part, json.dumps(rows)))
+    return rows, "\n\n".join(as_text(point, kernel) for point in points)
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def _key(kernel: Kernel, params: Params, config: Config, cubin: bytes) -> str:
+    """What the rows of a set depend on. Findings name lines, so that a comment counts too."""
+    assert kernel.source_path is not None, "baselines are not emulated"
+    package = Path(__file__).parents[1]
+    code = [
+        *package.glob("emulator/*.py"),
+        *[package / f"{name}.py" for name in _JUDGES],
+        *[path for path in RUNTIME.glob("*/*") if path.is_file()],
+    ]
+    try:
+        compiler = f"{find_compiler()} {machine_flags()}"
+    except EmulatorError as error:
+        compiler = str(error)
+    return content_key(
+        files_content([kernel.source_path, *included_headers(kernel.source_path)]),
+        kernel.manifest_path.read_bytes(),
+        canonical(params),
+        config.emulator.model_dump_json(exclude={"use"}),
+        config.architectures[0],
+        cubin,
+        files_content(code),
+        compiler,
+        f"{sass.find_nvdisasm()}",
+    )
+
+
 def _params(kernel: Kernel, arguments: argparse.Namespace) -> dict[str, int]:
     params = parse_slug(arguments.params) if arguments.params else {}
     for item in arguments.set:
@@ -101,26 +219,20 @@ def _params(kernel: Kernel, arguments: argparse.Namespace) -> dict[str, int]:
 def _programs(
     kernel: Kernel, params: Mapping[str, int], arguments: argparse.Namespace
 ) -> dict[str, Program | str]:
-    """Machine code by architecture, or why it cannot be read: compiled now, or from a file.
-
-    An empty file is a failed build.
-    """
+    """Machine code by architecture, compiled now, or why it cannot be read."""
     cubins = {}
-    for architecture in arguments.architecture:
+    for architecture in arguments.architecture or []:
         from ..compile import compile_build
 
         row, cubin = compile_build(kernel, params, architecture)
         if not cubin:
             raise UserError(f"{kernel.name} for {architecture}: {row['status']}: {row['detail']}")
         cubins[architecture] = cubin
-    for item in arguments.cubin:
-        architecture, _, path = item.partition("=")
-        try:
-            cubin = Path(path).read_bytes()
-        except OSError as error:
-            raise UserError(f"--cubin {item}: cannot be read ({error.strerror})") from None
-        if cubin:
-            cubins[architecture] = cubin
+    return _read_all(cubins)
+
+
+def _read_all(cubins: Mapping[str, bytes]) -> dict[str, Program | str]:
+    """Machine code by architecture, or why it cannot be read."""
     programs: dict[str, Program | str] = {}
     for architecture, cubin in cubins.items():
         try:

@@ -140,15 +140,8 @@ class Project:
         return done
 
     def compile_all(self, architecture: str = "sm_90a") -> None:
-        """Compile every planned build in this process' children, without Snakemake."""
-        from ladder.config import load
-        from ladder.manifest import slug
-        from ladder.plan import plan_builds
-
-        config, kernels = load([self.folder / "config/config.yaml"], self.folder)
-        for build in plan_builds(config, kernels, [architecture]):
-            params = slug(json.loads(build.params))
-            self.ladder("compile", build.kernel, "--params", params, "--architecture", architecture)
+        """Compile every planned build, without Snakemake."""
+        self.ladder("compile", "--architecture", architecture)
 
     def pretend_compiled(self, architecture: str = "sm_90a") -> None:
         """Build records without a compiler, for the fake GPU, which never looks into a CUBIN."""

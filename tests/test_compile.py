@@ -20,6 +20,7 @@ from ladder import compile as compiling
 from ladder import schema
 from ladder.builds import cubin_path, read_build, record_path
 from ladder.compile import (
+    build_or_keep,
     compile_build,
     compile_to_files,
     compiler_problem,
@@ -376,6 +377,32 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path, monkeypatch: pytest.Mon
     assert [name for _, name in seen] == ["k.cubin", "k.parquet"]
     assert seen[0][0] == len(before)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["k.cubin", "k.parquet"]
+
+
+def test_a_build_is_kept_until_code_parameters_launch_or_file_differ(
+    tmp_path: Path, make_kernel: Callable[..., Kernel]
+) -> None:
+    source = f"{GEMM} {{ C[0] = STEP; }}"
+    builds = tmp_path / "builds"
+
+    def kept(code: str = source, **manifest: Any) -> bool:
+        parameters = {"STEP": {"description": "what is stored", "maximum": 9}}
+        kernel = make_kernel(code, parameters=parameters, folder="one", **manifest)
+        return build_or_keep(kernel, {"STEP": 3}, "sm_90a", builds)[1]
+
+    assert not kept()
+    assert kept()
+    assert kept(f"// A comment.\n{source}")
+    assert not kept(source.replace("STEP;", "STEP + 1;"))
+    assert not kept()
+    assert not kept(launch={"kind": "cuda", "block": [32, 1], "grid": [1, 1]})
+    assert not kept()
+    (cubin,) = builds.glob("*/*/*.cubin")
+    cubin.write_bytes(b"killed here")
+    assert not kept()
+    assert cubin.read_bytes() != b"killed here"
+    assert not kept("no C++"), "a refusal is a row, and is tried again"
+    assert not kept("no C++")
 
 
 def test_a_folder_that_cannot_be_written_is_a_user_error_that_names_it(tmp_path: Path) -> None:

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from ladder.config import Protocol
 from ladder.device import LaunchSpec
 from ladder.plan import Point
-from ladder.status import Status
+from ladder.status import RETRIED, Status
 from ladder.store import (
-    RETRIED,
     Environment,
     Finished,
     Journal,

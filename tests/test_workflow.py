@@ -175,8 +175,13 @@ def test_one_more_block_shape_compiles_once_and_measures_only_its_points(
     sweep = [*CONFIG["kernels"]["01_naive"]["sweep"], {"BLOCK_X": 8, "BLOCK_Y": 32}]
     kernels = CONFIG["kernels"] | {"01_naive": {"sweep": sweep}}
     project.configure(CONFIG | {"kernels": kernels})
-    done = project.snakemake(POINTS)
-    assert len(re.findall(r"Compile 01_naive", done.stdout + done.stderr)) == 1
+    project.snakemake(POINTS)
+    log = (project.folder / "results/logs/compile.log").read_text()
+    builds = re.findall(r"^(results/build/\S+)\.cubin: (kept, )?ok$", log, flags=re.MULTILINE)
+    assert [path for path, kept in builds if not kept] == [
+        "results/build/sm_90a/01_naive/BLOCK_X=8,BLOCK_Y=32"
+    ]
+    assert len(builds) == 3
     assert measured(project) == (4, 12)
 
 
@@ -315,7 +320,7 @@ def test_compiling_in_parallel_never_overlaps_with_measuring(
     text = done.stdout + done.stderr
     measuring = text.index("Check and time on")
     assert text.count("Check and time on") == 1
-    assert text.rindex("Compile 01_naive") < measuring
+    assert text.rindex("Compile what is new") < measuring
 
 
 def test_a_wrong_configuration_stops_before_any_job_with_one_clear_line(

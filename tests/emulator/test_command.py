@@ -223,9 +223,43 @@ def test_the_table_holds_counts_and_ratios_of_every_size(cache: Path, tmp_path: 
     assert all(row["unit"] for row in rows) and {row["status"] for row in rows} == {"ok"}
 
 
+@needs_compiler
+def test_a_configuration_is_emulated_once_and_again_only_where_something_changed(
+    planted: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = planted / "config.yaml"
+    config.write_text(
+        "sizes: {square: [64]}\narchitectures: [sm_90a]\nemulator: {sizes: [[8, 8, 8]]}\n"
+        "kernels: {unguarded: {}, inline_ptx: {}}\n"
+    )
+    out = planted / "counters.parquet"
+
+    def run(workers: int = 1) -> tuple[list[dict[str, Any]], list[str]]:
+        options = ["--config", str(config), "--builds", str(planted), "--out", str(out)]
+        options += ["--cache", str(planted / "kept"), "--workers", str(workers)]
+        assert emulate(*options, root=planted) == 0
+        kept = [line.split()[0] for line in capsys.readouterr().out.splitlines() if "kept" in line]
+        return schema.read(out, "counters").to_pylist(), kept
+
+    first, kept = run()
+    assert kept == []
+    assert {(row["kernel"], row["status"]) for row in first} == {
+        ("unguarded", Status.ILLEGAL_ADDRESS),
+        ("inline_ptx", Status.SKIPPED_UNSUPPORTED),
+    }
+    assert run() == (first, ["unguarded", "inline_ptx"])
+    source = planted / "kernels" / "unguarded.cu"
+    source.write_text("// a line above moves the one that a finding names\n" + source.read_text())
+    again, kept = run(workers=2)
+    assert kept == ["inline_ptx"]
+    assert {row["detail"] for row in again} != {row["detail"] for row in first}
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        ((), "--out"),
+        (("01_naive",), "--size"),
         (("01_naiv", "--size", "1", "1", "1"), "01_naive"),
         (("cublas_fp32", "--size", "1", "1", "1"), "baseline"),
         (("01_naive", "--set", "BLOCK_X", "--size", "1", "1", "1"), "NAME=VALUE"),

@@ -16,7 +16,7 @@ from .documents import UserError, suggestion
 from .language import LANGUAGES
 
 if TYPE_CHECKING:
-    from .builds import BuildTask
+    from .compile import BuildTask
     from .manifest import Kernel
 
 # Importing pandas, pyarrow and seaborn takes seconds: each step imports what it needs.
@@ -130,7 +130,8 @@ def _cmd_compile(arguments: argparse.Namespace) -> int:
     there as they would be made now; a compiler's refusal is a row, not an error."""
     _on_one_thread()
     _without("pandas")
-    from .builds import build_all, cubin_path
+    from .builds import cubin_path
+    from .compile import build_all
 
     tasks = _one_build(arguments) if arguments.kernel else _planned_builds(arguments)
     for (kernel, params, architecture, root), (row, kept) in zip(

@@ -12,11 +12,12 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from . import schema
+from .builds import BuildRow, cubin_path, read_build, record_path
 from .documents import UserError
 from .manifest import (
     ENTRY_POINT,
@@ -28,6 +29,7 @@ from .manifest import (
 )
 from .occupancy import occupancy
 from .plan import architecture_fault, block_fault, build_fault
+from .processes import in_processes
 from .status import Status
 from .tensor_maps import HELPERS, SPLIT_HELPERS
 
@@ -35,6 +37,9 @@ NO_COMPILER = {
     "darwin": "NVIDIA publishes no CUDA compiler for macOS; compile on Linux",
     "win32": "use the Windows Subsystem for Linux",
 }
+
+BuildTask = tuple[Kernel, Mapping[str, int], str, Path]
+"""A kernel, its parameters, the architecture and the folder of the builds."""
 
 _ENTRY = re.compile(r"Compiling entry function '(\w+)'")
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -304,3 +309,49 @@ def compile_to_files(
     except OSError as error:
         raise UserError(f"{cubin.parent}: cannot be written ({error.strerror})") from None
     return row
+
+
+def build_or_keep(
+    kernel: Kernel, params: Mapping[str, int], architecture: str, root: Path
+) -> tuple[BuildRow, bool]:
+    """The record of a build, compiled if it is not there as it would be made now.
+
+    Returns:
+        The record, and whether it was there.
+
+    Raises:
+        UserError: if the folder cannot be written.
+    """
+    record = record_path(root, architecture, kernel.name, params)
+    cubin = cubin_path(root, architecture, kernel.name, params)
+    if record.exists() and cubin.exists():
+        row = read_build(record)
+        if _is_current(row, cubin, kernel, params, architecture):
+            return row, True
+    compile_to_files(kernel, params, architecture, cubin, record)
+    return read_build(record), False
+
+
+def _is_current(
+    row: BuildRow, cubin: Path, kernel: Kernel, params: Mapping[str, int], architecture: str
+) -> bool:
+    """Whether code, compiler, options and launch are those of a build that has machine code."""
+    if row["cubin_sha256"] != hashlib.sha256(cubin.read_bytes()).hexdigest():
+        return False  # none, or that of another process
+    if compiler_problem() or architecture_fault(kernel, architecture):
+        return False
+    launch = kernel.launch(params, 1, 1, 1)
+    assert launch is not None, "baselines have no build"
+    now = {
+        "source_sha256": kernel.source_sha256(),
+        "compiler_version": compiler_version(),
+        "options": options_on_record(params, architecture),
+        "threads_per_block": launch.threads,
+        "dynamic_shared_memory_bytes": launch.dynamic_shared_memory_bytes,
+    }
+    return all(row[name] == value for name, value in now.items())
+
+
+def build_all(tasks: Sequence[BuildTask], workers: int) -> list[tuple[BuildRow, bool]]:
+    """`build_or_keep` of every task, in some processes; the results are in the tasks' order."""
+    return in_processes(build_or_keep, tasks, workers)

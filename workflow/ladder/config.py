@@ -286,6 +286,16 @@ class Config(Document):
         sets = list(expand(kernel.manifest.sweep if sweep == "default" else sweep))
         return [params for index, params in enumerate(sets) if params not in sets[:index]]
 
+    def emulated_sets(self, kernels: Mapping[str, Kernel]) -> list[tuple[Kernel, dict[str, int]]]:
+        """Every kernel and parameter set that the emulator is to run, in the kernels' order."""
+        return [
+            (kernel, params)
+            for name, kernel in kernels.items()
+            if kernel.needs_build and kernel.manifest.emulator and self.kernels[name].emulate
+            for params in self.parameter_sets(kernel)
+            if kernel.violated_constraint(params) is None
+        ]
+
 
 def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
     """`overlay` over `base`, mapping by mapping, as Snakemake merges its configuration files."""

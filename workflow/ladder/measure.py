@@ -38,8 +38,8 @@ from .documents import UserError
 from .manifest import Kernel
 from .plan import Fault, Point, read_config, read_points
 from .progress import Progress
-from .status import Status
-from .store import RETRIED, Environment, Finished, Journal, load
+from .status import RETRIED, Status
+from .store import Environment, Finished, Journal, load
 from .telemetry import Energy, Monitor, Telemetry, extreme, mean, open_monitor, throttle_shares
 from .work import WorkItem, assign, memory_fault_of, sampling_constants, work_item
 

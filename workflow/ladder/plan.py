@@ -17,7 +17,7 @@ from .config import CacheMode, Config
 from .documents import UserError
 from .expressions import ExpressionError
 from .gpus import slower_than_fp32
-from .manifest import SHAPE_NAMES, Kernel, Launch, Params, canonical, compute_capability
+from .manifest import SHAPE_NAMES, Kernel, Launch, canonical, compute_capability
 from .occupancy import (
     MAX_BLOCK,
     MAX_CLUSTER,
@@ -116,17 +116,6 @@ def plan_builds(
                     Build(runs.name, canonical(own), architecture) for architecture in targets
                 }
     return sorted(builds)
-
-
-def plan_emulation(config: Config, kernels: Mapping[str, Kernel]) -> list[tuple[Kernel, Params]]:
-    """Every kernel and parameter set that the emulator is to run, in the configuration's order."""
-    return [
-        (kernel, params)
-        for name, kernel in kernels.items()
-        if kernel.needs_build and kernel.manifest.emulator and config.kernels[name].emulate
-        for params in config.parameter_sets(kernel)
-        if kernel.violated_constraint(params) is None
-    ]
 
 
 def _sets_that_run(config: Config, kernel: Kernel, winners: Winners) -> Iterator[Mapping[str, int]]:

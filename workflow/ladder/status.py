@@ -78,3 +78,6 @@ EXPLANATIONS: dict[Status, str] = {
     Status.NO_PERMISSION: "the hardware counters may not be read by this user",
     Status.MISSING_METRIC: "the profiler does not offer this metric, or nothing counts it exactly",
 }
+
+RETRIED = frozenset({Status.OOM, Status.SKIPPED_OOM_PREDICTED, Status.WORKER_CRASH, Status.TIMEOUT})
+"""Failures that may be the machine's rather than the kernel's: tried again by the next run."""

@@ -23,11 +23,8 @@ from typing import Any, Self
 from .correctness import PROTOCOL_VERSION
 from .device import LaunchSpec
 from .plan import Point
-from .status import Status
+from .status import RETRIED, Status
 from .tensor_maps import MappedMatrix, mapped_matrices
-
-RETRIED = frozenset({Status.OOM, Status.SKIPPED_OOM_PREDICTED, Status.WORKER_CRASH, Status.TIMEOUT})
-"""Failures that may be the machine's rather than the kernel's: tried again by the next run."""
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ import numpy as np
 import pyarrow as pa
 
 from . import schema
-from .builds import build_all
 from .collect import newest_point_rows
+from .compile import build_all
 from .config import CacheModes, Config, KernelChoice, Sizes
 from .device import GpuIdentity, Target, detect, expected, select
 from .documents import UserError

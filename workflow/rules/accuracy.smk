@@ -6,7 +6,7 @@ if GPU and SETTINGS.accuracy.use != "never":
         input:
             # For its configuration; a new size or set of another section measures nothing anew.
             plan=ancient("results/{device}/plan.parquet"),
-            builds=build_records(ARCHITECTURES),
+            builds=build_files("parquet", ARCHITECTURES),
             # After the times, whose clocks it must not disturb.
             runs=ancient("results/{device}/runs.parquet"),
         output:

@@ -17,7 +17,7 @@ from ladder import config as ladder_config
 from ladder.device import resolve_target
 from ladder.documents import UserError
 from ladder.manifest import slug
-from ladder.plan import plan_builds, plan_emulation
+from ladder.plan import plan_builds
 from ladder.tuned import read_winners
 
 # Shell commands call `ladder STEP`, the package under the interpreter that runs Snakemake: a bare
@@ -101,7 +101,7 @@ def build_files(suffix, architectures):
 EMULATING = SETTINGS.emulator.use == "always" or (
     SETTINGS.emulator.use == "auto" and not GPU
 )
-EMULATED = plan_emulation(SETTINGS, KERNELS) if EMULATING else []
+EMULATED = SETTINGS.emulated_sets(KERNELS) if EMULATING else []
 
 
 def emulated_table():

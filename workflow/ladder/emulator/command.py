@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..builds import cubin_path, in_processes
+from ..builds import cubin_path
 from ..config import Config
 from ..documents import UserError
 from ..manifest import (
@@ -22,8 +22,8 @@ from ..manifest import (
     parameter_fault,
     parse_slug,
 )
-from ..plan import plan_emulation
-from ..store import RETRIED
+from ..processes import in_processes
+from ..status import RETRIED
 from . import sass
 from .compiled import CompiledCounts
 from .point import EmulatedPoint, counter_rows, emulate_within
@@ -43,7 +43,7 @@ from .toolchain import (
 POINT_LIMIT_S = 600.0
 """Seconds until a size of a planned set counts as hung."""
 # Modules beside the emulator that decide what it counts and how a result is judged.
-_JUDGES = ("correctness", "expressions", "manifest", "plan", "tensor_maps")
+_JUDGES = ("correctness", "expressions", "manifest", "tensor_maps")
 FAULT_FOUND = 1
 """Exit code when the kernel has a fault or a wrong result."""
 
@@ -127,7 +127,7 @@ def run_planned(
         raise UserError("--out: say where the table of the whole configuration goes")
     tasks = [
         (kernel, params, config, arguments.builds, arguments.cache or default_cache())
-        for kernel, params in plan_emulation(config, kernels)
+        for kernel, params in config.emulated_sets(kernels)
     ]
     rows = []
     for own, shown in in_processes(_emulate_or_keep, tasks, arguments.workers):

@@ -387,7 +387,8 @@ def test_a_build_is_kept_until_code_parameters_launch_or_file_differ(
 
     def kept(code: str = source, **manifest: Any) -> bool:
         parameters = {"STEP": {"description": "what is stored", "maximum": 9}}
-        kernel = make_kernel(code, parameters=parameters, folder="one", **manifest)
+        manifest |= {"parameters": parameters, "sweep": {"STEP": [3]}}
+        kernel = make_kernel(code, **manifest)
         return build_or_keep(kernel, {"STEP": 3}, "sm_90a", builds)[1]
 
     assert not kept()

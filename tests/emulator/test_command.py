@@ -244,7 +244,7 @@ def test_a_configuration_is_emulated_once_and_again_only_where_something_changed
     first, kept = run()
     assert kept == []
     assert {(row["kernel"], row["status"]) for row in first} == {
-        ("unguarded", Status.ILLEGAL_ADDRESS),
+        ("unguarded", Status.GUARD_VIOLATION),
         ("inline_ptx", Status.SKIPPED_UNSUPPORTED),
     }
     assert run() == (first, ["unguarded", "inline_ptx"])

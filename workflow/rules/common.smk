@@ -61,7 +61,6 @@ try:
 except UserError as error:
     raise WorkflowError(str(error)) from None
 # How figures and report look stands apart: to change it must not plan or measure anything again.
-TARGETS = " ".join(f"--architecture {name}" for name in ARCHITECTURES)
 CONFIG_JSON = json.dumps(
     SETTINGS.model_dump(mode="json", exclude={"figures", "report"}), sort_keys=True
 )

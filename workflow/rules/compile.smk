@@ -29,9 +29,14 @@ rule compile_kernels:
     threads: 16
     resources:
         host=1,
+    params:
+        config=CONFIG_JSON,
+        tuned=str(TUNED),
+        tuned_for=TUNED_FOR,
+        targets=[f"--architecture {name}" for name in ARCHITECTURES],
     message:
         f"Compile what is new of {len(BUILDS)} builds"
-    # The configuration is no parameter of the rule: a new size compiles nothing.
     shell:
-        "ladder compile --config-json {CONFIG_JSON:q} --tuned {TUNED} --tuned-for {TUNED_FOR}"
-        " {TARGETS} --workers {threads} --builds results/build > {log} 2>&1"
+        "ladder compile --config-json {params.config:q} --tuned {params.tuned}"
+        " --tuned-for {params.tuned_for} {params.targets} --workers {threads}"
+        " --builds results/build > {log} 2>&1"

@@ -18,13 +18,11 @@ rule emulate_kernels:
     resources:
         host=1,
     params:
-        # What decides the table beside its input.
-        emulator=SETTINGS.emulator.model_dump_json(exclude={"use"}),
-        sets=" ".join(f"{kernel.name}/{slug(params)}" for kernel, params in EMULATED),
+        config=CONFIG_JSON,
     message:
         f"Emulate what is new of {len(EMULATED)} parameter sets"
     shell:
-        "ladder emulate --config-json {CONFIG_JSON:q} --builds results/build"
+        "ladder emulate --config-json {params.config:q} --builds results/build"
         " --cache results/emulated/cache --workers {threads} --out {output.counters} > {log} 2>&1"
 
 

@@ -12,8 +12,8 @@
 //              enough for BK = 8 and not for more, since a smaller pad would break the alignment of
 //              quads. Swizzling (SWIZZLE 1) exchanges the rows within a depth by an exclusive or,
 //              fits every BK and takes no memory, but costs an instruction per address.
-// Measured     NVIDIA H200, N = 4096, TFLOPS: padded, BK 8 32.0, BK 16 32.6; swizzled, BK 16 32.9, 1.13
-//              times rung 6 (results/published/nvidia-h200). The conflicts are gone.
+// Measured     NVIDIA H200, N = 4096, TFLOPS: padded, BK 8 32.0, BK 16 32.6; swizzled, BK 16 33.0,
+//              1.13 times rung 6 (results/published/nvidia-h200). The conflicts are gone.
 //
 // BM       rows of C per block
 // BN       columns of C per block

@@ -10,7 +10,7 @@
 //              transposed on its way, by 4-byte copies: four times the copy instructions of B.
 //              The FMAs of a row go forth and those of the next row back, so that each step keeps
 //              one of its operands: ptxas then finds registers of both banks more often.
-// Measured     NVIDIA H200, N = 4096: 47.1 TFLOPS, 1.08 times rung 9 (results/published/nvidia-h200).
+// Measured     NVIDIA H200, N = 4096: 47.2 TFLOPS, 1.09 times rung 9 (results/published/nvidia-h200).
 //              ptxas takes 150 registers, so three blocks share a multiprocessor and not four; held to
 //              the 128 of four (BLOCKS 4) it ran 8 % slower in a run beside it.
 //

@@ -19,10 +19,11 @@
 //              always the one that FP32 gives; magnitudes from 0x1.ffep127 on may count as
 //              infinite, those below 2^-112 keep an error of up to 2^-136; where sums come near the
 //              largest float, their order decides which of them overflow.
-// Measured     NVIDIA H200, TFLOPS: 84.6 at N = 1024, 122 at 2048, 123 at 4096, 124 at 8192; cuBLAS
-//              FP32 35.7, 49.5, 51.4 and 51.3 (results/published/nvidia-h200). The root mean square of
-//              the error at 4096 is 0.084 units of 2^-24 |A||B|; cuBLAS FP32 has 0.40. Power is the
-//              limit: from 2048 on the clock falls from 1980 MHz to some 1700.
+// Measured     NVIDIA H200, TFLOPS: 71 at N = 1024, 119 at 2048, 122 at 4096, 124 at 8192; cuBLAS FP32
+//              35.1, 49.4, 51.2 and 51.1 (results/published/nvidia-h200). The root mean square of the
+//              error at 4096 is 0.084 units of 2^-24 |A||B|; cuBLAS FP32 has 0.40. Power is the limit
+//              of the large tile: from 2048 on the clock falls from 1980 MHz to some 1700. With one
+//              tile for each block the small tile had 85 at 1024 (another H200).
 //
 // BM       rows of C per block
 // BN       columns of C per block, 64 for each computing warpgroup

@@ -6,6 +6,7 @@ import gc
 import io
 import json
 import multiprocessing
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -80,10 +81,23 @@ def save(figure: Figure, stem: Path, style: Figures | None = None) -> dict[str, 
             _save_png(figure, buffer, style.png_dpi)
         else:
             figure.savefig(buffer, format=suffix, dpi=style.png_dpi, metadata=metadata[suffix])
+        content = buffer.getvalue()
         path = stem.with_name(f"{stem.name}.{suffix}")
-        path.write_bytes(buffer.getvalue())
+        path.write_bytes(_with_short_coordinates(content) if suffix == "svg" else content)
         names[suffix] = path.name
     return names
+
+
+_COORDINATES = re.compile(rb'(?<= d=")[^"]*|(?<=translate\()[^)]*|(?<= [xy]=")[^"]*')
+_BEYOND_HUNDREDTHS = re.compile(rb"(\.\d\d)\d+")
+
+
+def _with_short_coordinates(svg: bytes) -> bytes:
+    """Coordinates to a hundredth of a point, of the six digits that matplotlib writes.
+
+    That is a sixth of a dot at 1200 dpi, and makes files a twentieth smaller.
+    """
+    return _COORDINATES.sub(lambda found: _BEYOND_HUNDREDTHS.sub(rb"\1", found[0]), svg)
 
 
 def _save_png(figure: Figure, buffer: io.BytesIO, dpi: int) -> None:

@@ -40,13 +40,14 @@ _TITLES = {
 def figure_views(results: Results, figures_dir: Path) -> dict[str, dict[str, Any]]:
     """Figures by topic, each drawn twice: for wide and for narrow screens."""
     groups: dict[str, list[dict[str, Any]]] = {}
-    for record in _in_the_language(results, figures.read_index(figures_dir)):
+    records = _in_the_language(results, figures.read_index(figures_dir))
+    for number, record in enumerate(records):
         views = {}
-        for kind in ("svg", "svg_single"):
+        for kind, width in (("svg", "wide"), ("svg_single", "narrow")):
             path = figures_dir / record.files[kind]
             views[kind] = inline_svg(
                 path.read_text(encoding="utf-8"),
-                f"{record.name}-{kind}",
+                f"{width[0]}{number}",  # short, for every letter refers to an id
                 f"{record.title}. {record.alt}",
             )
         data = (figures_dir / record.files["csv"]).read_text(encoding="utf-8")
@@ -84,10 +85,7 @@ def _in_the_language(
 
 
 def inline_svg(text: str, prefix: str, label: str) -> Markup:
-    """An SVG file as an element of an HTML page: unique ids, the page's colours, a text label.
-
-    Coordinates are cut to what can be seen, since half of a page are figures.
-    """
+    """An SVG file as an element of an HTML page: unique ids, the page's colours, a text label."""
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.S)
     text = _with_tips(text)
@@ -100,8 +98,6 @@ def inline_svg(text: str, prefix: str, label: str) -> Markup:
     text = re.sub(r'(<svg[^>]*?) width="[^"]+" height="[^"]+"', r"\1", text, count=1)
     text = text.replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "", 1)
     attributes = Markup('<svg role="img" aria-label="{}"').format(label)
-    # A hundredth of a point cannot be seen, but for factors of scale.
-    text = re.sub(r"scale\([^)]*\)|(\d\.\d\d)\d+", lambda found: found[1] or found[0], text)
     text = re.sub(r"\n\s*", "\n", text)
     return Markup(str(attributes) + text[len("<svg") :])
 

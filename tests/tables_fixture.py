@@ -493,6 +493,8 @@ def accuracy(
                     "eta_rms_se": rms / side,
                     "bias": 0.5 * rms / side,
                     "bias_se": rms / side,
+                    "shrinkage": 0.2 * rms / side,
+                    "shrinkage_se": rms / side,
                 }
                 key = {"m": side, "n": side, "k": k, "elements": side**2, "distribution": name}
                 rows.append(common | key | errors | changes.get(kernel.name, {}))
@@ -583,6 +585,7 @@ def typical(
         points=points,
         samples=samples,
         counters=counted_ladder(kernels),
+        accuracy=accuracy(kernels, run, sides=(256,), depths=(256, 4096)),
     )
 
 

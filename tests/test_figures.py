@@ -106,6 +106,7 @@ def test_captions_state_units_samples_gpu_driver_and_date(typical: Path) -> None
         said = {
             "roofline_projected": "nothing was measured",
             "accuracy": "Largest of n = ",
+            "accuracy_by_distribution": "Errors against K at M = N = 256",
             "energy": "Nothing could be drawn: no reading of the energy counter.",
         }.get(record.name, "n = 40 samples")
         assert said in text
@@ -121,6 +122,15 @@ def test_the_csv_holds_the_rows_that_were_drawn(typical: Path, loaded: Results) 
     drawn = table[table["kind"] != "ceiling"]
     ranked = figures.squares(loaded.ranked)
     assert len(drawn) == (ranked["cache_mode"] == "rotating").sum()
+
+
+def test_drawings_keep_their_scale_and_lose_digits_that_nobody_sees(typical: Path) -> None:
+    for path in sorted((typical / "figures").glob("*.svg")):
+        drawing = path.read_text(encoding="utf-8")
+        moved = re.findall(r" d=\"([^\"]*)\"|translate\(([^)]*)\)", drawing)
+        assert moved and not re.search(r"\.\d{3}", " ".join(map("".join, moved))), path.name
+        scales = set(re.findall(r"scale\(([^)]*)\)", drawing))
+        assert not scales or "0.015625" in scales, "glyphs are drawn in 64ths of a point"
 
 
 def test_equal_tables_give_equal_bytes_in_any_number_of_processes(

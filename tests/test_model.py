@@ -284,12 +284,12 @@ def test_a_step_is_told_with_its_counters_their_share_and_the_limit_now(tmp_path
     view = report.steps_view(results)
     (sentence,) = view["sentences"]
     table = figures.steps_table(results).set_index("kernel")
-    share = table.loc["03_shared_tile", "share_l2"]
+    share = report.percent(table.loc["03_shared_tile", "share_l2"], 2)
     for said in (
         "From 1 Naive to 3 Shared tile: ",
         "by measurement",
         "by the model. What moved: ",
-        "bytes of L2 8.00\u202fG \u2192 1.00\u202fG (\u221287.5 %): " + report.percent(share, 2),
+        f"bytes of L2 8.00\u202fG \u2192 1.00\u202fG (\u221287.5\u202f%): {share}",
         "warp instructions 1.23\u202fG \u2192 805\u202fM",
         "What limits 3 Shared tile: the data path of L1 and shared memory.",
     ):
@@ -300,7 +300,7 @@ def test_a_step_is_told_with_its_counters_their_share_and_the_limit_now(tmp_path
 
 def test_the_report_says_where_the_model_fails(tmp_path: Path) -> None:
     view = report.steps_view(modelled(tmp_path / "tables", {"03_shared_tile": 0.6}))
-    assert "for 1 of 2 rungs. It fails for 3 Shared tile (\u221240.0 %)." in view["intro"]
+    assert "for 1 of 2 rungs. It fails for 3 Shared tile (\u221240.0\u202f%)." in view["intro"]
     (sentence,) = view["sentences"]
     assert "which does not explain it; its time is off, that of 3 Shared tile by" in sentence
     assert "bytes of L2 8.00" in sentence and "of the saving" not in sentence

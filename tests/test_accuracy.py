@@ -291,14 +291,16 @@ def test_the_table_says_where_a_kernel_is_worse_than_cublas(tmp_path: Path) -> N
     results = shown(tmp_path, rows, run)
     grid = accuracy.errors_grid(results)
     assert grid is not None
+    sides = [(row[0].text, row[1].text) for row in grid.rows]
+    assert sides[0] == ("24 WGMMA", "2048") and sides[-1][0] in ("21 TF32", "cuBLAS TF32")
     found = verdicts(grid, "24 WGMMA")
     assert found["2048", "U[0, 1)"] == ["worse: bias", "worse: rms", "worse: largest", "no worse"]
     assert found["256", "U[\u22121, 1)"] == ["no worse"] * 4
     assert verdicts(grid, "21 TF32")["256", "U[0, 1)"][0] == "worse: rms and largest"
     assert not verdicts(grid, "1 Naive"), "the FP32 units' kernels are not judged"
     assert accuracy.errors_note(results) == (
-        "Worse than cuBLAS FP32 in rms or largest error or bias: "
-        "24 WGMMA in 6 of 24 sets of inputs."
+        "Worse than cuBLAS FP32 in rms or largest error or bias: at M = N = 2048, 24 WGMMA in 3 of"
+        " 12 sets of inputs; at M = N = 256, 24 WGMMA in 3 of 12 sets of inputs."
     )
 
 

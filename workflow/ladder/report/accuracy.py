@@ -80,10 +80,14 @@ def _on_tensor_cores(results: Results, kernel: str) -> bool:
 
 
 def errors_grid(results: Results) -> Grid | None:
-    """A row a kernel, size and distribution; a column a K, with the verdict and the numbers."""
+    """A row a kernel, size and distribution; a column a K, with the verdict and the numbers.
+
+    Large products first, for which these kernels are, and last what is not held to FP32's errors.
+    """
     judged = judgements(results)
     if not judged:
         return None
+    judged.sort(key=lambda item: (_tf32(results, item.row["kernel"]), -item.row["n"]))
     depths = sorted({item.row["k"] for item in judged})
     rows: dict[tuple[Any, ...], dict[int, Judgement]] = {}
     for item in judged:
@@ -116,7 +120,11 @@ def errors_grid(results: Results) -> Grid | None:
 
 def _not_held(results: Results, by_depth: Mapping[int, Judgement]) -> str:
     kernel = next(iter(by_depth.values())).row["kernel"]
-    return _("TF32, not held to it") if results.kind(kernel) == "tf32" else ""
+    return _("TF32, not held to it") if _tf32(results, kernel) else ""
+
+
+def _tf32(results: Results, kernel: str) -> bool:
+    return results.kind(kernel) == "tf32"
 
 
 def _judged_cell(results: Results, item: Judgement | None) -> Cell:
@@ -132,7 +140,7 @@ def _judged_cell(results: Results, item: Judgement | None) -> Cell:
     )
     worse = item.worse
     text = _("worse: {what}").format(what=listed(worse)) if worse else _("no worse")
-    held = results.kind(row["kernel"]) != "tf32"
+    held = not _tf32(results, row["kernel"])
     return Cell(text, note=note, tone="good" if not worse else "bad" if held else "")
 
 
@@ -156,16 +164,21 @@ def errors_note(results: Results) -> str:
             " cuBLAS FP32: neither in rms nor in largest error nor in bias."
         ).format(inputs=plural("{count} set of inputs", "{count} sets of inputs", len(judged)))
     kernels = dict.fromkeys(item.row["series"] for item in judged)
-    told = [
-        _("{kernel} in {worse} of {all}").format(
-            kernel=name,
-            worse=sum(item.row["series"] == name for item in worse),
-            all=sum(item.row["series"] == name for item in judged),
+    told = []
+    for side in sorted({item.row["n"] for item in judged}, reverse=True):
+        counts = [
+            _("{kernel} in {worse} of {all}").format(
+                kernel=name,
+                worse=sum((item.row["series"], item.row["n"]) == (name, side) for item in worse),
+                all=sum((item.row["series"], item.row["n"]) == (name, side) for item in judged),
+            )
+            for name in kernels
+        ]
+        told.append(
+            _("at M = N = {side}, {counts} sets of inputs").format(side=side, counts=listed(counts))
         )
-        for name in kernels
-    ]
-    text = _("Worse than cuBLAS FP32 in rms or largest error or bias: {told} sets of inputs.")
-    return text.format(told=listed(told))
+    text = _("Worse than cuBLAS FP32 in rms or largest error or bias: {told}.")
+    return text.format(told="; ".join(told))
 
 
 def special_grid(results: Results) -> Grid | None:

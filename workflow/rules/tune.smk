@@ -1,13 +1,13 @@
 # The fastest parameters on the GPU at hand: `snakemake --cores 1 tune`. Times go to the journal, where
-# a sweep of the same sets finds them; the winners go to results/{device}/tuned.yaml, which no rule
-# owns: each search replaces its own lines. The table of trials likewise keeps those of other sizes.
+# a sweep of the same sets finds them; winners and trials go to results/{device}/tuned.yaml and tune/,
+# which no rule owns: each search replaces its own lines, and one by hand must not count as this one.
 rule tune_kernel:
     input:
         source="kernels/{kernel}.cu",
         manifest="kernels/{kernel}.yaml",
         headers=HEADERS,
     output:
-        trials=update("results/{device}/tune/{kernel}.parquet"),
+        done=touch("results/{device}/tune/{kernel}.searched"),
     log:
         "results/logs/tune/{device}/{kernel}.log",
     threads: 4
@@ -26,7 +26,7 @@ rule tune_kernel:
 rule tune:
     input:
         [
-            f"results/{DEVICE}/tune/{name}.parquet"
+            f"results/{DEVICE}/tune/{name}.searched"
             for name in SETTINGS.tune.kernels
             or [name for name, kernel in KERNELS.items() if kernel.manifest.tune]
         ],

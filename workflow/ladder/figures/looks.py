@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import seaborn as sns
+from fontTools import subset
 from fontTools.ttLib import TTFont
 from matplotlib import font_manager
 from matplotlib.artist import Artist
@@ -179,12 +181,17 @@ def rc(style: Figures | None = None) -> Any:  # of matplotlib's names, a type of
     }
 
 
+_USUAL_LETTERS = (range(0x20, 0x250), range(0x370, 0x400), range(0x2000, 0x2300))
+"""Latin; Greek; punctuation, superscripts, arrows and mathematics."""
+
+
 @functools.cache
 def lean_font(family: str) -> str:
-    """A name for a font family without its layout tables, which Latin and Greek labels do without.
+    """A name for the part of a font family that labels use: Latin, Greek and mathematics.
 
-    A PDF embeds the glyphs that it uses; with these tables, to choose them takes as long as to draw
-    the figure. What is no TrueType file is used as it is.
+    A PDF embeds the glyphs that it uses; to choose them among all of a font, with its layout
+    tables, takes as long as to draw the figure. Other letters come from the family itself, which is
+    named behind this one. What is no TrueType file is used as it is.
 
     Raises:
         UserError: if no such family is installed.
@@ -207,10 +214,13 @@ def lean_font(family: str) -> str:
         if found.suffix.lower() != ".ttf":
             return family
         lean = folder / found.name
+        options = subset.Options(
+            drop_tables=["FFTM", "GDEF", "GPOS", "GSUB", "MATH"], legacy_kern=True, name_IDs=["*"]
+        )
         with TTFont(found, recalcTimestamp=False) as font:
-            for table in ("FFTM", "GDEF", "GPOS", "GSUB", "MATH"):
-                if table in font:
-                    del font[table]
+            subsetter = subset.Subsetter(options)
+            subsetter.populate(unicodes=itertools.chain(*_USUAL_LETTERS))
+            subsetter.subset(font)
             font.save(lean)
         entry = font_manager.FontEntry(fname=str(lean), name=f"{family}, lean", weight=weight)
         font_manager.fontManager.ttflist.append(entry)

@@ -39,7 +39,7 @@
 static_assert(BK == 64, "a row of A is 128 bytes of FP16, the width of the swizzle");
 constexpr int PAIRS = BK / 2;
 constexpr int STEPS = BK / 16;  // products along k in a tile
-constexpr float LOSS = 3.05f;   // of partial sums of a tile's depth, as measured on an H200 (truncation.cuh)
+constexpr float LOSS = 3.10f;   // of partial sums of a tile's depth, as measured on an H200 (truncation.cuh)
 constexpr int GROUPS = BM / 64;  // computing warpgroups
 constexpr int COMPUTING = 128 * GROUPS, THREADS = COMPUTING + 128;
 constexpr int PARTS = BN / PART;

@@ -25,9 +25,6 @@ struct alignas(16) Line {
     int unused;
 };
 
-// 2^exponent for -126 to 127.
-__device__ __forceinline__ float power_of_two(int exponent) { return __int_as_float((exponent + 127) << 23); }
-
 // The shift for a line whose largest magnitude has these bits.
 __device__ __forceinline__ int shift_of(unsigned largest) {
     if (largest == 0) return 0;
@@ -54,9 +51,6 @@ struct Splitting {
     }
 };
 
-__device__ __forceinline__ unsigned magnitude_bits(float x) {
-    return static_cast<unsigned>(__float_as_int(x)) & 0x7fffffffu;
-}
 __device__ __forceinline__ unsigned larger(unsigned a, unsigned b) { return a > b ? a : b; }
 
 constexpr int SPLIT_ROWS_THREADS = 256;

@@ -13,6 +13,16 @@
 
 constexpr float F16_SMALL_SCALE = 2048.0f;
 
+// 2^exponent for -126 to 127.
+static __device__ __forceinline__ float power_of_two(int exponent) {
+    return __int_as_float((exponent + 127) << 23);
+}
+
+// |x| as an integer, whose order is that of the magnitudes.
+static __device__ __forceinline__ unsigned magnitude_bits(float x) {
+    return static_cast<unsigned>(__float_as_int(x)) & 0x7fffffffu;
+}
+
 // Two floats rounded to FP16, to nearest even, in one register: `low` in its low half, as the fragments of
 // mma.cuh and wgmma.cuh want the element with the lower index.
 static __device__ __forceinline__ unsigned pack_f16(float low, float high) {

@@ -24,10 +24,3 @@ static __device__ __forceinline__ void split_tf32(float x, unsigned& big, unsign
 static __device__ __forceinline__ float truncate_to_tf32(float x) {
     return __int_as_float(__float_as_int(x) & static_cast<int>(0xffffe000u));
 }
-
-// The bits that it ignores: with x itself as the big part, this is the small one. It has up to 13
-// significant bits and is rounded to TF32. It has the sign of x, so small * small, which is left out, must
-// have a factor from split_tf32, whose small parts are as often below zero as above.
-static __device__ __forceinline__ float tf32_remainder(float x) {
-    return __int_as_float(static_cast<int>(round_to_tf32(x - truncate_to_tf32(x))));
-}

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from emulator.support import FIRST_COMPILER, PLANTED, RUNGS, needs_compiler
+from ladder import tensor_maps
 from ladder.correctness import UNIT_ROUNDOFF
 from ladder.emulator import emulate
-from ladder.emulator.point import _run
-from ladder.manifest import Kernel, Launch, expand, load_all
+from ladder.emulator.library import build_library
+from ladder.emulator.point import _help, _run
+from ladder.manifest import Kernel, Launch, TensorMaps, expand, load_all
 from project import ROOT
 
 KERNELS = {
@@ -21,6 +23,7 @@ KERNELS = {
     if kernel.needs_build and kernel.manifest.family == "tensor"
 }
 ACCURATE = [name for name, kernel in KERNELS.items() if kernel.manifest.accuracy == "fp32"]
+WAYS = [(name, {}) for name in ACCURATE] + [("24_wgmma", {"F16": 1})]
 Matrix = np.ndarray
 
 
@@ -32,9 +35,9 @@ def quickest(kernel: Kernel) -> dict[str, int]:
 def product(
     name: str, a: Matrix, b: Matrix, cache: Path, params: dict[str, int] | None = None
 ) -> Matrix:
-    """C as the emulated kernel computes it, without a finding."""
+    """C as the emulated kernel computes it, without a finding; `params` replace some of its own."""
     kernel = KERNELS[name]
-    params = params or quickest(kernel)
+    params = quickest(kernel) | (params or {})
     shape = a.shape[0], b.shape[1], a.shape[1]
     launch = kernel.launch(params, *shape)
     assert kernel.source_path is not None and launch is not None
@@ -78,9 +81,9 @@ def test_a_rung_says_in_one_sentence_everywhere_what_it_does_not_promise(name: s
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", ACCURATE)
+@pytest.mark.parametrize(("name", "params"), WAYS)
 def test_infinities_and_nans_stay_in_the_rows_and_columns_that_they_enter(
-    name: str, cache: Path
+    name: str, params: dict[str, int], cache: Path
 ) -> None:
     a, b = uniform(20, 24), uniform(24, 18, seed=2)
     a[5, 7], b[9, 11] = np.inf, -np.inf
@@ -88,20 +91,23 @@ def test_infinities_and_nans_stay_in_the_rows_and_columns_that_they_enter(
     a.view(np.uint32)[8, 1], b.view(np.uint32)[3, 2] = 0x7FFFFFFF, 0x7F800001
     finite = np.ones((20, 18), bool)
     finite[[5, 8], :] = finite[:, [11, 2]] = False
-    assert (np.isfinite(product(name, a, b, cache)) == finite).all()
+    assert (np.isfinite(product(name, a, b, cache, params)) == finite).all()
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", ACCURATE)
-def test_small_numbers_keep_the_stated_error(name: str, cache: Path) -> None:
+@pytest.mark.parametrize(("name", "params"), WAYS)
+def test_small_numbers_keep_the_stated_error(
+    name: str, params: dict[str, int], cache: Path
+) -> None:
     """At 2^-112 that of FP32; far below, 2^-136 for each entry of A, times those of B."""
     a, b = uniform(20, 24), uniform(24, 18, seed=2)
     low = np.sign(a) * (1 + np.abs(a))  # magnitudes of 1 to 2
-    assert largest_eta(product(name, low * 2.0**-112, b, cache), low * 2.0**-112, b) < 6
+    small = low * np.float32(2.0**-112)
+    assert largest_eta(product(name, small, b, cache, params), small, b) < 6
     tiny = (low * 2.0**-130).astype(np.float32)
     exact = tiny.astype(np.float64) @ b.astype(np.float64)
     allowed = 2.0**-136 * np.abs(b).sum(axis=0) + 8 * 2.0**-149
-    assert (np.abs(product(name, tiny, b, cache) - exact) <= allowed).all()
+    assert (np.abs(product(name, tiny, b, cache, params) - exact) <= allowed).all()
 
 
 @needs_compiler
@@ -130,12 +136,83 @@ def test_what_does_not_fit_fp16_is_made_good_in_fp32(case: str, cache: Path) -> 
 
 
 @needs_compiler
-def test_a_block_takes_several_tiles_and_its_stages_run_on_through_all_of_them(cache: Path) -> None:
-    """Uneven shares, and a depth that does not divide into the stages."""
-    params = {**quickest(KERNELS["24_wgmma"]), "WORKERS": 2}
-    draw = np.random.default_rng(1)
-    a, b = (draw.integers(-4, 5, shape).astype(np.float32) for shape in ((70, 104), (104, 260)))
-    assert (product("24_wgmma", a, b, cache, params) == a.astype(np.float64) @ b).all()
+@pytest.mark.parametrize("edges", ["by fours", "ragged"])
+@pytest.mark.parametrize(
+    "case", ["usual", "A is wide", "B is wide", "scales", "changes", "beyond", "zeros", "infinity"]
+)
+def test_tiles_beyond_the_range_of_fp16_are_multiplied_in_tf32(
+    case: str, edges: str, cache: Path
+) -> None:
+    """By tiles of 32 along k, so a product has tiles of both kinds."""
+    k, n = (72, 132) if edges == "by fours" else (70, 133)
+    a, b = uniform(66, k), uniform(k, n, seed=2)
+    if case == "A is wide":  # only the small element's product is there to be wrong
+        a[3, 32:64], a[3, 40] = 0.0, 2.0**-40
+        a[5, 33] = 1.0
+    elif case == "B is wide":
+        b[32:64, 8], b[40, 8] = 0.0, 2.0**-40
+        b[33, 9] = 1.0
+    elif case == "scales":
+        a, b = a * np.float32(2.0**30), b * np.float32(2.0**-35)
+    elif case == "changes":
+        a[:, 32:64] *= np.float32(2.0**20)
+        a[:, 64:] *= np.float32(2.0**-35)
+    elif case == "beyond":
+        a[:, 32:64] *= np.float32(2.0**70)
+        b[64:] *= np.float32(2.0**-60)
+    elif case == "zeros":
+        a[0], b[:, 1] = 0.0, 0.0
+        a[:, 32:64] = 0.0
+        b[64:] = 0.0
+    elif case == "infinity":
+        a[3, 40] = np.inf
+    c = product("24_wgmma", a, b, cache, {"F16": 1})
+    if case == "infinity":
+        assert not np.isfinite(c[3]).any()
+        a, c = np.delete(a, 3, axis=0), np.delete(c, 3, axis=0)
+    assert largest_eta(c, a, b) < 6
+
+
+@needs_compiler
+@pytest.mark.parametrize("matrix", ["A", "B"])
+def test_shifts_bring_the_tiles_that_fit_to_the_range_of_fp16(matrix: str, cache: Path) -> None:
+    """At ragged edges, with zeros, a tile of zeros alone, and infinities."""
+    rows, columns, tile_rows = 150, 300, 64
+    draw = np.random.default_rng(5)
+    x = draw.uniform(-1, 1, (rows, columns)).astype(np.float32)
+    x[draw.random(x.shape) < 0.1] = 0.0
+    x[:64] *= np.float32(2.0**40)
+    x[64:128, :128], x[3, 290], x[140, 0], x[130, 140:] = 0.0, -np.inf, 2.0**-40, 2.0**-29
+    x[149, 299] = 0.75
+    of_a = TensorMaps((32, tile_rows), (32, 32), False, f16_shifts=True)
+    of_b = TensorMaps((32, 32), (32, tile_rows), False, f16_shifts=True)
+    if matrix == "A":
+        mapped, width = tensor_maps.mapped_matrices(of_a, rows, 4, columns)[0], 32
+    else:
+        mapped, width = tensor_maps.mapped_matrices(of_b, 4, columns, rows)[1], 128
+    assert mapped.shifts is not None
+    found = np.zeros(mapped.shifts_bytes // 4, np.float32)
+    library = build_library(
+        RUNGS / "24_wgmma.cu",
+        quickest(KERNELS["24_wgmma"]),
+        entry=mapped.shifts.entry,
+        compiler=FIRST_COMPILER,
+        cache=cache,
+    )
+    assert not _help(library, mapped.shifts, mapped, x.ravel(), found, checks=True).findings
+    across = -(-columns // width)
+    shifts = found.view(np.int32)[: 3 * across].reshape(3, across)
+    for (down, tile), shift in np.ndenumerate(shifts):
+        own = np.abs(x[down * tile_rows : (down + 1) * tile_rows, tile * width :][:, :width])
+        nonzero = own[own > 0].astype(np.float64)
+        if nonzero.size == 0:
+            assert shift == 0
+            continue
+        _, top = np.frexp(nonzero.max())  # 0.5 to 1 times 2^top
+        _, bottom = np.frexp(nonzero.min())
+        fits = np.isfinite(nonzero).all() and -39 <= top <= 61 and bottom >= top - 28
+        assert shift == (15 - top if fits else 1 << 20)
+    assert 0 < (shifts < 1 << 20).sum() < shifts.size
 
 
 def made_good(sums: Matrix, loss: float, cache: Path) -> Matrix:
@@ -158,7 +235,7 @@ def made_good(sums: Matrix, loss: float, cache: Path) -> Matrix:
 
 
 @needs_compiler
-@pytest.mark.parametrize("loss", [0.72, 1.57, 3.05])
+@pytest.mark.parametrize("loss", [0.7, 2.07, 3.1])
 def test_what_is_cut_off_on_average_is_given_back_on_average(loss: float, cache: Path) -> None:
     draw = np.random.default_rng(4)
     magnitudes = np.exp2(draw.uniform(-90, 90, 20_000))

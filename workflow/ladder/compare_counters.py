@@ -617,9 +617,9 @@ def notes(point: Point, kernel: Kernel | None, params: Mapping[str, int]) -> lis
     launch = launch_of(point, kernel, params)
     if launch and launch.tensor_maps:
         helpers = [
-            f"{mapped.helper.entry} ({mapped.matrix})"
+            f"{helper.entry} ({mapped.matrix})"
             for mapped in mapped_matrices(launch.tensor_maps, *point.size)
-            if mapped.helper
+            for helper in mapped.launches
         ]
         if helpers:
             found.append(

@@ -31,7 +31,7 @@ from .occupancy import occupancy
 from .plan import architecture_fault, block_fault, build_fault
 from .processes import in_processes
 from .status import Status
-from .tensor_maps import HELPERS, SPLIT_HELPERS
+from .tensor_maps import HELPERS, SHIFTS_HELPERS, SPLIT_HELPERS
 
 NO_COMPILER = {
     "darwin": "NVIDIA publishes no CUDA compiler for macOS; compile on Linux",
@@ -154,7 +154,9 @@ def helper_entries(kernel: Kernel) -> frozenset[str]:
     launch = kernel.manifest.launch
     if not isinstance(launch, TensorMapsLaunch):
         return frozenset()
-    return SPLIT_HELPERS if launch.split_f16 else HELPERS
+    if launch.split_f16:
+        return SPLIT_HELPERS
+    return HELPERS if launch.f16_shifts is None else HELPERS | SHIFTS_HELPERS
 
 
 def resources_from_log(log: str, helpers: frozenset[str] = frozenset()) -> dict[str, Any]:
@@ -174,10 +176,13 @@ def resources_from_log(log: str, helpers: frozenset[str] = frozenset()) -> dict[
     if sorted(entries) != sorted({ENTRY_POINT, *helpers}):
         found = ", ".join(entries) or "none"
         if helpers:
-            header = "prepare_f16.cuh" if helpers == SPLIT_HELPERS else "prepare.cuh"
+            headers = ["prepare_f16.cuh" if helpers == SPLIT_HELPERS else "prepare.cuh"]
+            if helpers >= SHIFTS_HELPERS:
+                headers.append("prepare_shifts.cuh")
+            includes = " and ".join(f'#include "{header}"' for header in headers)
             raise ValueError(
-                f'the entry functions must be extern "C" {ENTRY_POINT} and, by '
-                f'#include "{header}", {" and ".join(sorted(helpers))}; found: {found}'
+                f'the entry functions must be extern "C" {ENTRY_POINT} and, by {includes}, '
+                f"{' and '.join(sorted(helpers))}; found: {found}"
             )
         raise ValueError(f'the one entry function must be extern "C" {ENTRY_POINT}; found: {found}')
     index = entries.index(ENTRY_POINT)

@@ -142,15 +142,15 @@ class PreparedLaunches:
         entries = {ENTRY_POINT}
         if spec.tensor_maps:
             self._matrices = mapped_matrices(spec.tensor_maps, m, n, k)
-            entries |= {matrix.helper.entry for matrix in self._matrices if matrix.helper}
+            entries |= {helper.entry for matrix in self._matrices for helper in matrix.launches}
         self._functions = {entry: int(function(spec, entry).kernel.ptr) for entry in entries}
         # Here, once: neither a sample nor a capture may allocate.
         self._workspace = cupy.empty(copies_bytes(spec.tensor_maps, m, n, k), dtype=cupy.uint8)
         self._scratch = None
         if spec.scratch_bytes is not None:
             self._scratch = cupy.zeros(spec.scratch_bytes, dtype=cupy.uint8)
-        copied = [matrix for matrix in self._matrices if matrix.helper]
-        self._side = _SideStream(stream) if len(copied) == 2 else None
+        helped = [matrix for matrix in self._matrices if matrix.launches]
+        self._side = _SideStream(stream) if len(helped) == 2 else None
         self._ready: dict[tuple[int, int, int], list[Callable[[], None]]] = {}
 
     def __call__(self, a: Any, b: Any, c: Any) -> None:
@@ -165,10 +165,16 @@ class PreparedLaunches:
         helpers: list[Callable[[], None]] = []
         maps: list[Any] = []
         lines: list[Any] = []
+        shifts: list[Any] = []
         for matrix, address in zip(self._matrices, (a, b), strict=False):
+            copy = self._workspace.data.ptr + matrix.workspace_offset
+            stream = self._side.ptr if self._side and matrix.matrix == "B" else self._stream
+            found = copy + matrix.copy_bytes
+            shifts.append(ctypes.c_void_p(found if matrix.shifts else None))
+            if matrix.shifts:
+                rows = matrix.box[1]
+                helpers.append(self._helper(matrix.shifts, address, found, rows, stream))
             if matrix.helper:
-                copy = self._workspace.data.ptr + matrix.workspace_offset
-                stream = self._side.ptr if self._side and helpers else self._stream
                 helpers.append(self._helper(matrix.helper, address, copy, matrix.pitch, stream))
                 address = copy
                 if matrix.lines:
@@ -184,13 +190,15 @@ class PreparedLaunches:
                 )
             )
         matrices = [ctypes.c_void_p(a), ctypes.c_void_p(b)]
-        split = [*matrices, *lines] if lines else []
+        more = [*matrices, *lines] if lines else []
+        if self._spec.tensor_maps and self._spec.tensor_maps.f16_shifts is not None:
+            more = shifts
         scratch = [] if self._scratch is None else [ctypes.c_void_p(self._scratch.data.ptr)]
         kernel = KernelLaunch(
             self._functions[ENTRY_POINT],
             self._spec.grid,
             self._spec.block,
-            [*(maps or matrices), ctypes.c_void_p(c), *split, *scratch, *self._sizes],
+            [*(maps or matrices), ctypes.c_void_p(c), *more, *scratch, *self._sizes],
             stream=self._stream,
             dynamic_shared_memory_bytes=self._spec.dynamic_shared_memory_bytes,
             cluster=self._spec.cluster,
@@ -200,9 +208,9 @@ class PreparedLaunches:
         return [*helpers, kernel]
 
     def _helper(
-        self, helper: HelperLaunch, matrix: int, copy: int, pitch: int, stream: int
+        self, helper: HelperLaunch, matrix: int, copy: int, last: int, stream: int
     ) -> KernelLaunch:
-        sizes = [ctypes.c_int(size) for size in (helper.rows, helper.columns, pitch)]
+        sizes = [ctypes.c_int(size) for size in (helper.rows, helper.columns, last)]
         return KernelLaunch(
             self._functions[helper.entry],
             helper.grid,

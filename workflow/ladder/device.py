@@ -113,6 +113,7 @@ class LaunchSpec:
                     maps["a_swizzle"],
                     maps["b_swizzle"],
                     maps["split_f16"],
+                    maps["f16_shifts"],
                 )
                 if maps
                 else None,

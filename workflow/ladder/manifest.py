@@ -155,11 +155,17 @@ class TensorMapsLaunch(KernelLaunch):
     """Whether the maps cover A and B each as two matrices of FP16, which the launch writes first:
     gemm(a_tiles, b_tiles, C, A, B, a_lines, b_lines, M, N, K), as `prepare_f16.cuh` tells. Boxes
     count pairs of FP16 elements."""
+    f16_shifts: Expression | None = None
+    """Whether (not 0) the launch first finds the powers of two that bring tiles of A and B to the
+    range of FP16: gemm(a_tiles, b_tiles, C, a_shifts, b_shifts, M, N, K), as `prepare_shifts.cuh`
+    tells; null pointers where it is 0."""
 
     @model_validator(mode="after")
     def _check_copies(self) -> Self:
         if self.split_f16 and self.transpose_a:
             raise ValueError("split_f16: not together with transpose_a")
+        if self.f16_shifts is not None and (self.split_f16 or self.transpose_a):
+            raise ValueError("f16_shifts: not together with split_f16 or transpose_a")
         return self
 
 
@@ -373,6 +379,8 @@ class TensorMaps:
     a_swizzle: SwizzleName = "none"
     b_swizzle: SwizzleName = "none"
     split_f16: bool = False
+    f16_shifts: bool | None = None
+    """None for a kernel that takes no pointers to them."""
 
 
 @dataclass(frozen=True)
@@ -531,6 +539,7 @@ def _tensor_maps(spec: TensorMapsLaunch, names: Mapping[str, int]) -> TensorMaps
         spec.a_swizzle,
         spec.b_swizzle,
         spec.split_f16,
+        None if spec.f16_shifts is None else _whole(spec.f16_shifts, names) != 0,
     )
 
 

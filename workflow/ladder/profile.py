@@ -149,7 +149,7 @@ def expected_launches(
     if spec.cubin is None:
         return None
     mapped = mapped_matrices(spec.tensor_maps, *shape) if spec.tensor_maps else ()
-    helpers = [matrix.helper for matrix in mapped if matrix.helper]
+    helpers = [helper for matrix in mapped for helper in matrix.launches]
     return [
         *((helper.entry, helper.grid, helper.block) for helper in helpers),
         (ENTRY_POINT, spec.grid, spec.block),

@@ -67,7 +67,7 @@ def check_key(
     else:  # what the launch copies, and how, is part of what is timed
         mapped = mapped_matrices(spec.tensor_maps, *point.shape)
         geometry["tensor_maps"] = [_mapped(matrix) for matrix in mapped]
-        if all(matrix.helper for matrix in mapped):
+        if all(matrix.launches for matrix in mapped):
             geometry["helpers"] = "side by side"
     return _key(
         {
@@ -90,6 +90,8 @@ def _mapped(matrix: MappedMatrix) -> dict[str, Any]:
         del fields["swizzle"]
     if matrix.lines == 0:
         del fields["lines"]
+    if matrix.shifts is None:
+        del fields["shifts"]
     return fields
 
 

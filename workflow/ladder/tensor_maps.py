@@ -24,6 +24,8 @@ HELPERS = frozenset({"transpose_a", "pad_rows"})
 """The entry functions that a CUBIN of this kind has beside `gemm`: those of `prepare.cuh`."""
 SPLIT_HELPERS = frozenset({"split_rows", "split_columns"})
 """With `split_f16`: those of `prepare_f16.cuh`."""
+SHIFTS_HELPERS = frozenset({"shifts_of_a", "shifts_of_b"})
+"""With `f16_shifts`: those of `prepare_shifts.cuh`, beside `HELPERS`."""
 ELEMENT_BYTES = 4
 ROW_ELEMENTS = 4
 """Rows of a mapped matrix start at multiples of so many elements, 16 bytes."""
@@ -44,11 +46,18 @@ _MOST_BLOCKS_Y = 65_535
 _SPLIT_ROWS_BLOCK, _SPLIT_COLUMNS_BLOCK = (256, 1, 1), (512, 1, 1)
 _SPLIT_COLUMNS = 32
 _LINE_BYTES = 16
+# Those of prepare_shifts.cuh: a block looks at the rows of a box, 128 columns of them.
+_SHIFTS_BLOCK, _SHIFTS_COLUMNS = (256, 1, 1), 128
+_SHIFT_BYTES = 4
+_TILE_COLUMNS = {"A": 32, "B": 128}
 
 
 @dataclass(frozen=True)
 class HelperLaunch:
-    """One launch of a helper: `entry(matrix, copy, rows, columns, pitch)`."""
+    """One launch of a helper: `entry(matrix, copy, rows, columns, pitch)`.
+
+    Those of shifts are `entry(matrix, shifts, rows, columns, rows of a tile)`.
+    """
 
     entry: str
     grid: tuple[int, int, int]
@@ -77,6 +86,13 @@ class MappedMatrix:
     """Of the tile in shared memory."""
     lines: int = 0
     """Rows of A or columns of B of which a record follows the copy (`Line` of prepare_f16.cuh)."""
+    shifts: HelperLaunch | None = None
+    """What finds the shifts of its tiles; they follow the copy in the workspace."""
+
+    @property
+    def launches(self) -> tuple[HelperLaunch, ...]:
+        """The helpers that run for it, in order."""
+        return tuple(helper for helper in (self.shifts, self.helper) if helper)
 
     @property
     def matrix_bytes(self) -> int:
@@ -88,7 +104,20 @@ class MappedMatrix:
         """Room of the copy in the workspace, with the records of its lines."""
         if self.helper is None:
             return 0
-        return cdiv(self.matrix_bytes + self.lines * _LINE_BYTES, _ALIGN_BYTES) * _ALIGN_BYTES
+        return _aligned(self.matrix_bytes + self.lines * _LINE_BYTES)
+
+    @property
+    def shifts_bytes(self) -> int:
+        """Room of the shifts in the workspace, behind the copy."""
+        if self.shifts is None:
+            return 0
+        tiles = cdiv(self.rows, self.box[1]) * cdiv(self.columns, _TILE_COLUMNS[self.matrix])
+        return _aligned(tiles * _SHIFT_BYTES)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Of all that is written for it."""
+        return self.copy_bytes + self.shifts_bytes
 
 
 def mapped_matrices(maps: TensorMaps, m: int, n: int, k: int) -> tuple[MappedMatrix, MappedMatrix]:
@@ -97,12 +126,22 @@ def mapped_matrices(maps: TensorMaps, m: int, n: int, k: int) -> tuple[MappedMat
         return _halves(maps, m, n, k)
     rows, columns = (k, m) if maps.transpose_a else (m, k)
     helper = _transpose(m, k) if maps.transpose_a else _pad(m, k)
+    of_a, of_b = (
+        (
+            _shifts("shifts_of_a", m, k, maps.a_box[1]),
+            _shifts("shifts_of_b", k, n, maps.b_box[1]),
+        )
+        if maps.f16_shifts
+        else (None, None)
+    )
     a = MappedMatrix(
-        "A", rows, columns, _padded(columns), maps.a_box, helper, swizzle=maps.a_swizzle
-    )
+        "A", rows, columns, _padded(columns), maps.a_box, helper,
+        swizzle=maps.a_swizzle, shifts=of_a,
+    )  # fmt: skip
     b = MappedMatrix(
-        "B", k, n, _padded(n), maps.b_box, _pad(k, n), a.copy_bytes, swizzle=maps.b_swizzle
-    )
+        "B", k, n, _padded(n), maps.b_box, _pad(k, n), a.workspace_bytes,
+        swizzle=maps.b_swizzle, shifts=of_b,
+    )  # fmt: skip
     return a, b
 
 
@@ -116,16 +155,25 @@ def _halves(maps: TensorMaps, m: int, n: int, k: int) -> tuple[MappedMatrix, Map
         "A", 2 * m, of_a, _padded(of_a), maps.a_box, rows, swizzle=maps.a_swizzle, lines=m
     )
     b = MappedMatrix(
-        "B", 2 * k, of_b, _padded(of_b), maps.b_box, columns, a.copy_bytes, maps.b_swizzle, n
+        "B", 2 * k, of_b, _padded(of_b), maps.b_box, columns, a.workspace_bytes, maps.b_swizzle, n
     )
     return a, b
 
 
 def copies_bytes(maps: TensorMaps | None, m: int, n: int, k: int) -> int:
-    """Device memory that copies of A and B take, bytes."""
+    """Device memory that copies of A and B and their shifts take, bytes."""
     if maps is None:
         return 0
-    return sum(mapped.copy_bytes for mapped in mapped_matrices(maps, m, n, k))
+    return sum(mapped.workspace_bytes for mapped in mapped_matrices(maps, m, n, k))
+
+
+def _aligned(size: int) -> int:
+    return cdiv(size, _ALIGN_BYTES) * _ALIGN_BYTES
+
+
+def _shifts(entry: str, rows: int, columns: int, tile_rows: int) -> HelperLaunch:
+    grid = cdiv(columns, _SHIFTS_COLUMNS), min(cdiv(rows, tile_rows), _MOST_BLOCKS_Y), 1
+    return HelperLaunch(entry, grid, _SHIFTS_BLOCK, rows, columns)
 
 
 def _padded(columns: int) -> int:

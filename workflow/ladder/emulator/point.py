@@ -19,7 +19,12 @@ from .. import correctness
 from ..expressions import cdiv
 from ..manifest import Kernel, Launch, canonical, parameter_fault
 from ..status import Status
-from ..tensor_maps import ELEMENT_BYTES, MappedMatrix, mapped_matrices
+from ..tensor_maps import (
+    ELEMENT_BYTES,
+    HelperLaunch,
+    MappedMatrix,
+    mapped_matrices,
+)
 from .compiled import (
     FFMA,
     INSTRUCTIONS,
@@ -201,16 +206,30 @@ def _run(
     arguments: dict[str, Argument] = {}
     helpers: list[Observation] = []
     lines: dict[str, Argument] = {}
+    shifts: dict[str, Argument] = {}
     if launch.tensor_maps:
         mapped = mapped_matrices(launch.tensor_maps, *shape)
         for name, matrix, array in zip(("a_tiles", "b_tiles"), mapped, (a, b), strict=True):
-            if matrix.helper:
-                library = build_library(
-                    source, params, entry=matrix.helper.entry, compiler=compiler, cache=cache
+            written = {
+                helper.entry: np.full(size // ELEMENT_BYTES, np.nan, np.float32)
+                for helper, size in (
+                    (matrix.shifts, matrix.shifts_bytes),
+                    (matrix.helper, matrix.copy_bytes),
                 )
-                copy = np.full(matrix.copy_bytes // ELEMENT_BYTES, np.nan, np.float32)
-                helpers.append(_help(library, matrix, array, copy, checks=checks))
-                array = copy
+                if helper
+            }
+            for helper in matrix.launches:
+                library = build_library(
+                    source, params, entry=helper.entry, compiler=compiler, cache=cache
+                )
+                helpers.append(
+                    _help(library, helper, matrix, array, written[helper.entry], checks=checks)
+                )
+            if launch.tensor_maps.f16_shifts is not None:
+                found = written[matrix.shifts.entry] if matrix.shifts else np.empty(0, np.float32)
+                shifts[f"{matrix.matrix.lower()}_shifts"] = found
+            if matrix.helper:
+                array = copy = written[matrix.helper.entry]
                 if matrix.lines:
                     lines[f"{matrix.matrix.lower()}_lines"] = copy[
                         matrix.matrix_bytes // ELEMENT_BYTES :
@@ -224,6 +243,7 @@ def _run(
     arguments["C"] = c
     if lines:
         arguments |= {"A": read_only(a), "B": read_only(b)} | lines
+    arguments |= shifts
     if launch.scratch_bytes is not None:
         arguments["scratch"] = np.zeros(cdiv(launch.scratch_bytes, c.itemsize), c.dtype)
     arguments |= dict(zip("MNK", shape, strict=True))
@@ -256,15 +276,18 @@ def _run(
 
 def _help(
     library: KernelLibrary,
+    helper: HelperLaunch,
     mapped: MappedMatrix,
     matrix: np.ndarray,
-    copy: np.ndarray,
+    written: np.ndarray,
     *,
     checks: bool,
 ) -> Observation:
-    """Run the helper that copies a matrix for a tensor map."""
-    helper = mapped.helper
-    assert helper is not None
+    """Run a helper, which reads a matrix and writes its copy or its shifts."""
+    if helper is mapped.shifts:
+        names, last = ("shifts", "tile_rows"), mapped.box[1]
+    else:
+        names, last = ("copy", "pitch"), mapped.pitch
     source = matrix.view()
     source.flags.writeable = False
     return observe(
@@ -272,10 +295,10 @@ def _help(
         Launch(helper.grid, helper.block, 0),
         {
             mapped.matrix: source,
-            "copy": copy,
+            names[0]: written,
             "rows": helper.rows,
             "columns": helper.columns,
-            "pitch": mapped.pitch,
+            names[1]: last,
         },
         checks=checks,
     )

@@ -7,7 +7,7 @@
 // Expectation  Shared loads per FMA fall from 2 to (TM + 1) / TM, and the loads of A are broadcasts
 //              that the compiler can merge along k. The tile is BM x BN instead of 32 x 32, so
 //              global traffic falls by BM / 32.
-// Measured     NVIDIA H200, N = 4096: 19.6 TFLOPS, 2.34 times rung 3 (results/published/nvidia-h200).
+// Measured     NVIDIA H200, N = 4096: 19.7 TFLOPS, 2.33 times rung 3 (results/published/nvidia-h200).
 //              Instructions fell by a third, wavefronts of shared memory by three fifths.
 //
 // BM  rows of C per block

@@ -12,7 +12,7 @@
 //              enough for BK = 8 and not for more, since a smaller pad would break the alignment of
 //              quads. Swizzling (SWIZZLE 1) exchanges the rows within a depth by an exclusive or,
 //              fits every BK and takes no memory, but costs an instruction per address.
-// Measured     NVIDIA H200, N = 4096, TFLOPS: padded, BK 8 32.0, BK 16 32.6; swizzled, BK 16 33.0,
+// Measured     NVIDIA H200, N = 4096, TFLOPS: padded, BK 8 32.1, BK 16 33.0; swizzled, BK 16 33.2,
 //              1.13 times rung 6 (results/published/nvidia-h200). The conflicts are gone.
 //
 // BM       rows of C per block

@@ -10,7 +10,7 @@
 //              their addresses. But the hardware joins two passes when every lane shares its address
 //              with its neighbour at distance one, or every lane with that at distance two; hence
 //              the order of the lanes. A load of A and one of B then take two passes each.
-// Measured     NVIDIA H200, N = 4096: 32.1 TFLOPS, as rung 7 at the same depth (32.0), 0.97 times its
+// Measured     NVIDIA H200, N = 4096: 32.1 TFLOPS, as rung 7 at the same depth (32.1), 0.97 times its
 //              best (results/published/nvidia-h200). A third of the wavefronts is saved, but warps do
 //              not wait for them: they wait for global memory, and the next rung hides that.
 //

@@ -23,7 +23,14 @@
 //              always the one that FP32 gives; magnitudes from 0x1.ffep127 on may count as
 //              infinite, those below 2^-112 keep an error of up to 2^-136; where sums come near the
 //              largest float, their order decides which of them overflow.
-// Measured     To be measured.
+// Measured     NVIDIA H200, TFLOPS: 80.9 at N = 1024 without F16, with it 117 at 2048, 129 at 4096,
+//              133 at 8192; cuBLAS FP32 35.6, 49.4, 51.4 and 51.3 (results/published/nvidia-h200). The
+//              root mean square of the error at 4096 is 0.086 units of 2^-24 |A||B|; cuBLAS FP32 has
+//              0.40. Power is the limit of the large tile, whose clock falls from 1980 MHz to some
+//              1750: in another run it had 122 at 4096 without F16 and 131 with it, and in a third 138
+//              where nobody looked at the range. Below 4096 the helpers take what F16 gains. Tried in
+//              vain: taking turns by barriers, a block for several tiles, TMA that brings A to two
+//              blocks at once.
 //
 // BM       rows of C per block
 // BN       columns of C per block, 64 for each computing warpgroup

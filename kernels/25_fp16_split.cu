@@ -16,10 +16,10 @@
 // Limits       What does not fit FP16's scaled range is computed in FP32, infinities and NaN
 //              included; where sums come near the largest float, their order decides which of them
 //              overflow.
-// Measured     NVIDIA H200, TFLOPS: 152 at N = 2048, 187 at 4096, 201 at 8192, 3.9 times cuBLAS FP32
-//              (results/published/nvidia-h200). The root mean square of the error at 4096 is 0.086
+// Measured     NVIDIA H200, TFLOPS: 151 at N = 2048, 183 at 4096, 197 at 8192, 3.8 times cuBLAS FP32
+//              (results/published/nvidia-h200). The root mean square of the error at 4096 is 0.087
 //              units of 2^-24 |A||B|; cuBLAS FP32 has 0.40. Power is the limit: at 8192 the clock
-//              falls from 1980 MHz to some 1630.
+//              falls from 1980 MHz to some 1600.
 //
 // BM      rows of C per block, 64 for each computing warpgroup
 // BN      columns of C per block

@@ -21,6 +21,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from ladder.device import DEVICE_MODULE_VARIABLE
+
 SAFE_THREADS = {"python", "jemalloc_bg_thd"}
 """Names of threads: a child may lack the second, which Arrow's allocator looks after at a fork."""
 WORKFLOW = Path(__file__).resolve().parent.parent / "workflow"
@@ -127,14 +129,16 @@ def _become(step: dict[str, Any]) -> None:
 class Forked(subprocess.Popen):  # type: ignore[type-arg]
     """A process whose command `python -m ladder...` is run by a fork of this one.
 
-    Whoever waits for it, writes to it, reads from it or kills it finds what `Popen` starts.
+    Whoever waits for it, writes to it, reads from it or kills it finds what `Popen` starts. What is
+    for a real GPU is started as ever: NVIDIA's libraries do not outlive a fork.
     """
 
     def _execute_child(self, args: Any, *rest: Any) -> None:
-        if not (isinstance(args, list) and args[:2] == [sys.executable, "-m"] and len(args) == 3):
+        environment, pipes = rest[5] or dict(os.environ), rest[9:15]  # see `Popen.__init__`
+        module = isinstance(args, list) and args[:2] == [sys.executable, "-m"] and len(args) == 3
+        if not module or DEVICE_MODULE_VARIABLE not in environment:
             super()._execute_child(args, *rest)  # type: ignore[misc]
             return
-        environment, pipes = rest[5], rest[9:15]  # see `Popen.__init__`
         read_in, _, _, write_out, _, write_err = pipes
         sys.stdout.flush()
         sys.stderr.flush()

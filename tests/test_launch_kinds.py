@@ -35,7 +35,7 @@ from ladder.plan import Fault, Point, build_fault, launch_fault, plan_points
 from ladder.status import Status
 from ladder.store import Environment, check_key, point_key
 from ladder.store import load as load_journal
-from ladder.tensor_maps import HELPERS, copies_bytes, mapped_matrices
+from ladder.tensor_maps import HELPERS, SHIFTS_HELPERS, copies_bytes, mapped_matrices
 from ladder.work import needed_bytes
 from launch_kinds import KERNELS, LARGEST, ODD_SIZES
 from project import MANIFEST, QUICK, ROOT, Project
@@ -114,6 +114,16 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
         HOPPER | {"launch": MAPS | {"transpose_a": 1}},
         "launch.transpose_a",
         "valid boolean; found 1",
+    ),
+    "shifts of a transposed matrix": (
+        HOPPER | {"launch": MAPS | {"transpose_a": True, "f16_shifts": 1}},
+        "launch.f16_shifts",
+        "not together with split_f16 or transpose_a",
+    ),
+    "shifts by the size": (
+        HOPPER | {"launch": MAPS | {"f16_shifts": "K > 64"}},
+        "launch.f16_shifts",
+        "unknown name 'K'",
     ),
     "a swizzle that does not exist": (
         HOPPER | {"launch": MAPS | {"b_swizzle": "256B"}},
@@ -299,6 +309,30 @@ def test_every_map_covers_its_matrix_in_rows_that_the_hardware_can_read(
     assert copies_bytes(maps, m, n, k) == position
 
 
+@given(side, side, side, st.integers(1, 256), st.integers(1, 256))
+def test_the_shifts_of_all_tiles_have_room_behind_the_copies(
+    m: int, n: int, k: int, a_rows: int, b_rows: int
+) -> None:
+    maps = TensorMaps((32, a_rows), (32, b_rows), False, f16_shifts=True)
+    position = 0
+    for matrix, rows, columns, tile_rows, tile_columns in zip(
+        mapped_matrices(maps, m, n, k), (m, k), (k, n), (a_rows, b_rows), (32, 128), strict=True
+    ):
+        tiles = -(-rows // tile_rows) * -(-columns // tile_columns)
+        assert matrix.shifts is not None and matrix.shifts in matrix.launches
+        assert matrix.shifts.entry == f"shifts_of_{matrix.matrix.lower()}"
+        assert (matrix.shifts.rows, matrix.shifts.columns) == (rows, columns)
+        x, y, _ = matrix.shifts.grid
+        assert 128 * (x - 1) < columns <= 128 * x and y == min(-(-rows // tile_rows), 65_535)
+        assert matrix.workspace_offset == position and matrix.copy_bytes % 256 == 0
+        assert 4 * tiles <= matrix.shifts_bytes < 4 * tiles + 256
+        position += matrix.copy_bytes + matrix.shifts_bytes
+    assert copies_bytes(maps, m, n, k) == position
+    for other in (None, False):
+        plain = mapped_matrices(replace(maps, f16_shifts=other), m, n, k)
+        assert [matrix.shifts for matrix in plain] == [None, None]
+
+
 def test_a_workspace_counts_as_memory_that_a_point_needs() -> None:
     point = Point("mine", "{}", 1024, 1023, 1024)
     plain = LaunchSpec("cuda")
@@ -322,7 +356,8 @@ specs = st.builds(
     extent,
     st.none() | st.just("tf32"),
     st.none() | extents,
-    st.none() | st.builds(TensorMaps, boxes, boxes, st.booleans()),
+    st.none()
+    | st.builds(TensorMaps, boxes, boxes, st.booleans(), f16_shifts=st.none() | st.booleans()),
 )
 
 
@@ -360,6 +395,7 @@ def test_everything_that_a_new_kind_adds_to_a_launch_is_part_of_its_key() -> Non
         replace(plain, kind="cluster", tensor_maps=None, cluster=(1, 2, 1)),
         replace(plain, cluster=(2, 1, 1)),
         replace(plain, tensor_maps=replace(maps, transpose_a=False)),
+        replace(plain, tensor_maps=replace(maps, transpose_a=False, f16_shifts=True)),
         replace(plain, tensor_maps=replace(maps, a_box=(32, 16))),
         replace(plain, tensor_maps=replace(maps, b_box=(32, 16))),
         replace(plain, tensor_maps=replace(maps, a_swizzle="128B")),
@@ -414,6 +450,15 @@ def test_a_build_for_tensor_maps_has_exactly_the_helpers_beside_gemm(entries: li
     words = r'extern "C" gemm and, by #include "prepare.cuh", pad_rows and transpose_a; found: '
     with pytest.raises(ValueError, match=words + (", ".join(entries) or "none")):
         resources_from_log(log, HELPERS)
+
+
+def test_a_build_with_shifts_is_told_of_both_headers() -> None:
+    log = "".join(report(entry, 32) for entry in ("gemm", "pad_rows", "transpose_a"))
+    words = 'by #include "prepare.cuh" and #include "prepare_shifts.cuh", pad_rows and shifts_of_a'
+    with pytest.raises(ValueError, match=words):
+        resources_from_log(log, HELPERS | SHIFTS_HELPERS)
+    log += report("shifts_of_a", 32) + report("shifts_of_b", 32)
+    assert resources_from_log(log, HELPERS | SHIFTS_HELPERS)["registers_per_thread"] == 32
 
 
 def test_a_build_of_any_other_kind_has_no_helpers() -> None:

@@ -102,11 +102,16 @@ class KernelLaunch(Document):
     def parameter_expressions(self) -> dict[str, Expression]:
         """The expressions that may name parameters alone, by dotted key below `launch`."""
         lists = {name: getattr(self, name, None) for name in ("block", "cluster", "a_box", "b_box")}
-        return {
-            f"{name}[{index}]": text
-            for name, texts in lists.items()
-            for index, text in enumerate(texts or [])
-        } | {"dynamic_shared_memory_bytes": self.dynamic_shared_memory_bytes}
+        shifts = getattr(self, "f16_shifts", None)
+        return (
+            {
+                f"{name}[{index}]": text
+                for name, texts in lists.items()
+                for index, text in enumerate(texts or [])
+            }
+            | {"dynamic_shared_memory_bytes": self.dynamic_shared_memory_bytes}
+            | ({} if shifts is None else {"f16_shifts": shifts})
+        )
 
     def size_expressions(self) -> dict[str, Expression]:
         """The expressions that may name M, N and K too, by dotted key below `launch`."""
@@ -539,7 +544,7 @@ def _tensor_maps(spec: TensorMapsLaunch, names: Mapping[str, int]) -> TensorMaps
         spec.a_swizzle,
         spec.b_swizzle,
         spec.split_f16,
-        None if spec.f16_shifts is None else _whole(spec.f16_shifts, names) != 0,
+        None if spec.f16_shifts is None else bool(evaluate(spec.f16_shifts, names)),
     )
 
 

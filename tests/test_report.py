@@ -410,6 +410,16 @@ def without_gpu(folder: Path, counters: list[tf.Row], *, drawn: bool = False) ->
     return rendered(tables, folder / "figures")
 
 
+def test_a_build_that_its_architecture_cannot_have_is_no_failure(tmp_path: Path) -> None:
+    builds = tf.builds(KERNELS)
+    large = {**builds[0], "params": '{"BLOCK_X":512,"BLOCK_Y":1}', "status": Status.INFEASIBLE_SMEM}
+    row, _ = tf.point("01_naive", NAIVE)
+    page = rendered(
+        tf.write(tmp_path / "tables", runs=[tf.gpu_run()], builds=[*builds, large], points=[row])
+    )
+    assert "1 build failed; 1 more is not for its architecture." in page.text
+
+
 def section(page: Page, name: str) -> str:
     """The text of one section."""
     html = page.html[page.html.index(f'<section id="{name}"') :]

@@ -10,7 +10,7 @@ import pandas as pd
 from .. import figures, traffic
 from ..figures import Results
 from ..language import _, listed, plural, sentence
-from ..status import RANKED
+from ..status import RANKED, Status
 from .emulation import emulation_summary, machine_code_summary
 from .words import between, day, joined, moment, number, percent, power, range_of
 
@@ -236,7 +236,8 @@ def this_machine(results: Results) -> list[str]:
                 if kind is not None or version is not None
             }
         )
-        bad = len(builds) - len(good)
+        bad = int((builds["status"] == Status.COMPILE_FAILED).sum())
+        unsuited = len(builds) - len(good) - bad
         text = _("Compiled {variants}").format(
             variants=plural("{count} kernel variant", "{count} kernel variants", len(good))
         )
@@ -245,6 +246,13 @@ def this_machine(results: Results) -> list[str]:
         if bad:
             failed = plural("{count} build failed", "{count} builds failed", bad)
             text += _("; {failed}").format(failed=failed)
+        if unsuited:  # too much shared memory, say, or instructions that only another has
+            others = plural(
+                "{count} more is not for its architecture",
+                "{count} more are not for their architectures",
+                unsuited,
+            )
+            text += _("; {others}").format(others=others)
         sentences.append(sentence(text))
     else:
         sentences.append(_("Nothing was compiled: the builds table is empty."))

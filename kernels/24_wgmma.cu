@@ -28,7 +28,7 @@
 //              root mean square of the error at 4096 is 0.086 units of 2^-24 |A||B|; cuBLAS FP32 has
 //              0.40. Power is the limit of the large tile, whose clock falls from 1980 MHz to some
 //              1750: in another run it had 122 at 4096 without F16 and 131 with it, and in a third 138
-//              where nobody looked at the range. Below 4096 the helpers take what F16 gains. Tried in
+//              where nobody looked at the range. At 2048 the helpers take what F16 gains. Tried in
 //              vain: taking turns by barriers, a block for several tiles, TMA that brings A to two
 //              blocks at once.
 //

@@ -181,6 +181,10 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "tensor cores of another family": (
         changed(tensor_cores={"inputs": "tf32", "products": 3}), "tensor_cores", "family: tensor",
     ),
+    "products that depend on a size": (
+        changed(family="tensor", tensor_cores={"inputs": "tf32", "products": "K"}),
+        "tensor_cores.products", "unknown name 'K'",
+    ),
     "an unknown family": (changed(family="int8"), "family", "'fp32' or 'tensor'; found 'int8'"),
     "no target": (changed(only_architecture="hopper"), "only_architecture", "sm_"),
     "index width": (changed(index_bits=16), "index_bits", "32 or 64; found 16"),

@@ -124,7 +124,15 @@ def test_the_peak_of_a_tensor_core_kernel_is_that_of_its_products(
     make_project: MakeProject,
 ) -> None:
     """At this clock the FP32 units reach 0.3 GFLOPS, TF32 2.5, and each point takes 0.7."""
-    project = make_project(config("50_three", "51_eight"), kernels=[])
+    project = make_project(config("50_three", "51_eight", "52_either"), kernels=[])
+    project.add_kernel(
+        "52_either",
+        "extern int unique_either;",
+        family="tensor",
+        tensor_cores={"inputs": "tf32", "products": "TILE"},
+        parameters={"TILE": {"description": "products", "values": [3, 8]}},
+        sweep={"TILE": [3, 8]},
+    )
     for name, products in (("50_three", 3), ("51_eight", 8)):
         project.add_kernel(
             name,
@@ -139,6 +147,10 @@ def test_the_peak_of_a_tensor_core_kernel_is_that_of_its_products(
     project.fake_gpu(clock_mhz=0.01)
     project.pretend_compiled()
     project.measure()
+    either = [row for row in project.table("points") if row["kernel"] == "52_either"]
+    assert {row["params"]: row["status"] == "implausible" for row in either} == {
+        '{"TILE":3}': False, '{"TILE":8}': True,
+    }  # fmt: skip
     rows = {row["kernel"]: row for row in project.table("points")}
     assert rows["50_three"]["status"] in GOOD
     assert rows["51_eight"]["status"] == "implausible"

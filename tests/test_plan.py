@@ -86,6 +86,26 @@ def test_what_an_architecture_cannot_do_or_not_usefully_is_told(
         assert re.search(words, fault[1])
 
 
+def by_parameter(*values: int) -> Kernel:
+    return kernel_of(
+        family="tensor",
+        tensor_cores={"inputs": "tf32", "products": "4 - TILE"},
+        parameters={"TILE": {"description": "side", "values": [1, 2, 3, 4]}},
+        sweep=[{"TILE": value} for value in values],
+    )
+
+
+def test_a_kernel_is_refused_if_even_its_fewest_products_are_too_many() -> None:
+    assert architecture_fault(by_parameter(1, 2), "sm_120") is None
+    fault = architecture_fault(by_parameter(1), "sm_120")
+    assert fault is not None and "3 TF32 products" in fault[1]
+
+
+def test_a_set_without_products_is_told_with_its_manifest() -> None:
+    with pytest.raises(UserError, match=r"'4 - TILE' gives 0; at least 1 is needed"):
+        plan_of(by_parameter(4), (64, 64, 64))
+
+
 def test_a_plan_says_the_family_of_every_point(tmp_path: Path) -> None:
     names = {"mine": {}, "other": {}}
     kernels = {"mine": kernel_of("mine"), "other": kernel_of("other", **THREE_PRODUCTS)}

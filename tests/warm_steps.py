@@ -130,7 +130,7 @@ class Forked(subprocess.Popen):  # type: ignore[type-arg]
     """A process whose command `python -m ladder...` is run by a fork of this one.
 
     Whoever waits for it, writes to it, reads from it or kills it finds what `Popen` starts. What is
-    for a real GPU is started as ever: NVIDIA's libraries do not outlive a fork.
+    for a real GPU is started as users start it: that is what such a test is about.
     """
 
     def _execute_child(self, args: Any, *rest: Any) -> None:

@@ -316,11 +316,11 @@ def _peak_tflops(
 ) -> float | None:
     """The arithmetic peak at the measured clock that a point is held against, if it is known."""
     clock = row["sm_clock_mean_mhz"] or run["gpu_max_sm_clock_mhz"]
-    if item.tensor_cores is None:
+    if item.tensor_cores is None or item.tensor_products is None:
         return fp32_peak_tflops(run["gpu_sm_count"], run["gpu_compute_capability"], clock)
     datasheet = lookup(run["gpu_name"], gpus)
     peak = datasheet and datasheet.tensor_peak_tflops(
-        item.tensor_cores.inputs, item.tensor_cores.products
+        item.tensor_cores.inputs, item.tensor_products
     )
     return peak * clock / datasheet.clock_mhz if datasheet and peak else None
 

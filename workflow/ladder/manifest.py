@@ -218,8 +218,20 @@ class TensorCores(Document):
 
     inputs: Literal["tf32", "fp16"]
     """Type of the factors; sums are FP32. FP16 runs at twice the rate of TF32."""
-    products: PositiveInt
-    """Products of tensor cores for each multiplication of A and B: 3 where both are split."""
+    products: PositiveInt | str
+    """Products of this type for each multiplication of A and B: 3 where both are split. An
+    expression where it depends on the parameters."""
+
+    def products_of(self, params: Mapping[str, int]) -> int:
+        """The number of products of one parameter set.
+
+        Raises:
+            ExpressionError: if that is no whole number from 1 up.
+        """
+        products = _whole(self.products, params)
+        if products < 1:
+            raise ExpressionError(f"{self.products!r} gives {products}; at least 1 is needed")
+        return products
 
 
 class Manifest(Document):
@@ -296,6 +308,8 @@ class Manifest(Document):
                 check(text, both, f"launch.{key}")
         elif self.parameters:
             raise ValueError(f"parameters: a launch of the kind `{self.launch.kind}` has none")
+        if self.tensor_cores:
+            check(self.tensor_cores.products, parameters, "tensor_cores.products")
         for params in expand(self.sweep):
             fault = parameter_fault(self, params)
             if fault:

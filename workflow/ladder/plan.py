@@ -17,7 +17,7 @@ from .config import CacheMode, Config
 from .documents import UserError
 from .expressions import ExpressionError
 from .gpus import slower_than_fp32
-from .manifest import SHAPE_NAMES, Kernel, Launch, canonical, compute_capability
+from .manifest import SHAPE_NAMES, Kernel, Launch, canonical, compute_capability, expand
 from .occupancy import (
     MAX_BLOCK,
     MAX_CLUSTER,
@@ -163,6 +163,8 @@ def planned_point(kernel: Kernel, point: Point) -> PlannedPoint:
         return PlannedPoint(point, None, fault)
     runs, params = kernel.resolve(point.parameters())
     launch = runs.launch(params, *point.shape)
+    if runs.manifest.tensor_cores:
+        runs.manifest.tensor_cores.products_of(params)
     return PlannedPoint(point, launch, launch_fault(launch) if launch else None)
 
 
@@ -319,7 +321,15 @@ def architecture_fault(kernel: Kernel, architecture: str) -> Fault | None:
         return Status.SKIPPED_UNSUPPORTED, f"needs compute capability {needed} or newer"
     if manifest.tensor_cores:
         asked = manifest.tensor_cores
-        reason = slower_than_fp32(f"{capability[0]}.{capability[1]}", asked.inputs, asked.products)
+        fewest = min(
+            (
+                asked.products_of(params)
+                for params in expand(manifest.sweep)
+                if kernel.violated_constraint(params) is None
+            ),
+            default=1,
+        )
+        reason = slower_than_fp32(f"{capability[0]}.{capability[1]}", asked.inputs, fewest)
         if reason:
             return Status.SKIPPED_UNSUPPORTED, reason
     if manifest.only_architecture not in (None, architecture):

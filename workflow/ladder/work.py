@@ -32,6 +32,8 @@ class WorkItem:
     family: Family
     tensor_cores: TensorCores | None
     """What it asks of the tensor cores; None where the FP32 units compute."""
+    tensor_products: int | None
+    """How many of their products its parameter set makes for one of A and B."""
     accuracy: str
     deterministic: bool
     check_key: str
@@ -96,6 +98,7 @@ def work_item(
                 scratch_bytes=launch.scratch_bytes,
             )
     accuracy, deterministic = kernel.manifest.accuracy, kernel.manifest.deterministic
+    tensor_cores = kernel.manifest.tensor_cores
     check = check_key(
         point, spec or LaunchSpec("none"), cubin_sha256, accuracy, deterministic, environment
     )
@@ -105,7 +108,8 @@ def work_item(
         build,
         fault,
         kernel.manifest.family,
-        kernel.manifest.tensor_cores,
+        tensor_cores,
+        tensor_cores.products_of(params) if tensor_cores and fault is None else None,
         accuracy,
         deterministic,
         check,

@@ -27,19 +27,22 @@
 // WN       columns of C per warp
 // STAGES   tiles in shared memory
 // PROMOTE  steps of 8 along k that are summed in the tensor core
+// COMPENSATE 1: what FP32 rounds off the sums is kept and added at the end; 0: it is lost
 
+#include "compensated.cuh"
 #include "cp_async.cuh"
 #include "mma.cuh"
 #include "pair.cuh"
 #include "split_tf32.cuh"
-#include "truncation.cuh"
 
 constexpr int WARPS_N = BN / WN;
 constexpr int THREADS = 32 * (BM / WM) * WARPS_N;
 constexpr int TILES_M = WM / 16, TILES_N = WN / 8;  // of a warp, as the instruction sees them
 constexpr int STEPS = BK / 8;  // along k in a tile
-// What is cut off a partial sum grows with the steps in it; measured on an H200 (truncation.cuh).
-constexpr float LOSS = 0.70f * (PROMOTE + 1) / 2;
+// What is cut off a partial sum of so many steps, as measured on an H200 (truncation.cuh).
+static __device__ __forceinline__ float loss_of(int steps) {
+    return steps == 1 ? 0.707f : steps == 2 ? 1.642f : 3.62f + (steps < 4 ? 0.97f : 1.11f) * (steps - 4);
+}
 static_assert(WM % 16 == 0 && WN % 8 == 0 && STEPS % PROMOTE == 0, "whole instructions and sums");
 // Lanes read 8 rows of 16 bytes of A at a time, or 8 columns in 4 rows of B: 32 banks.
 constexpr int A_PITCH = BK + 4, B_PITCH = BN + 8;
@@ -113,7 +116,7 @@ gemm(const float* A, const float* B, float* C, int M, int N, int K) {
     // Lane i names row i % 16 of a 16 x 8 tile of A, and its left or right half.
     const float* const a_own = a_tiles + (warp_row + lane % 16) * A_PITCH + lane / 16 * 4;
     const float* const b_own = b_tiles + t * B_PITCH + warp_col + g;
-    float acc[TILES_M][TILES_N][4] = {};
+    Sum<COMPENSATE> acc[TILES_M][TILES_N][4] = {};
     int reading = 0, writing = STAGES - 1;
 #pragma unroll 1
     for (int tile = 0; tile < depth; ++tile) {
@@ -160,7 +163,7 @@ gemm(const float* A, const float* B, float* C, int M, int N, int K) {
 #pragma unroll
                     for (int j = 0; j < TILES_N; ++j) {
 #pragma unroll
-                        for (int e = 0; e < 4; ++e) acc[i][j][e] += part[i][j][e];
+                        for (int e = 0; e < 4; ++e) acc[i][j][e].add(part[i][j][e]);
                     }
                 }
             }
@@ -169,17 +172,16 @@ gemm(const float* A, const float* B, float* C, int M, int N, int K) {
         writing = writing + 1 == STAGES ? 0 : writing + 1;
     }
 
+    const float loss = mean_loss(loss_of, (K + 7) / 8, PROMOTE);
 #pragma unroll
     for (int i = 0; i < TILES_M; ++i) {
         const int row = block_row + warp_row + i * 16 + g;
 #pragma unroll
         for (int j = 0; j < TILES_N; ++j) {
             const int col = block_col + warp_col + j * 8 + 2 * t;
-            float sum[4];
-#pragma unroll
-            for (int e = 0; e < 4; ++e) sum[e] = with_truncation_made_good(acc[i][j][e], LOSS);
-            store_pair(C, M, N, row, col, sum[0], sum[1]);
-            store_pair(C, M, N, row + 8, col, sum[2], sum[3]);
+            const Sum<COMPENSATE>* const sums = acc[i][j];
+            store_pair(C, M, N, row, col, sums[0].total(loss), sums[1].total(loss));
+            store_pair(C, M, N, row + 8, col, sums[2].total(loss), sums[3].total(loss));
         }
     }
 }

@@ -39,15 +39,17 @@
 // STAGES   tiles of A and B in shared memory
 // SPLITS   tiles of A in shared memory that have been split
 // GROUP    rows of tiles that the order of blocks runs down (rung 11)
+// PROMOTE  steps of 8 along k that are summed in the tensor core
+// COMPENSATE 1: what FP32 rounds off the sums is kept and added at the end; 0: it is lost
 // F16      1: products with a small part in FP16, where a tile's range allows it; 0: all in TF32
 
+#include "compensated.cuh"
 #include "pair.cuh"
 #include "prepare.cuh"
 #include "prepare_shifts.cuh"
 #include "registers.cuh"
 #include "split_tf32.cuh"
 #include "tma.cuh"
-#include "truncation.cuh"
 #include "wgmma.cuh"
 
 static_assert(BK == 32, "a row of A is 128 bytes, the width of the swizzle");
@@ -55,10 +57,15 @@ constexpr int GROUPS = BN / 64;  // computing warpgroups
 constexpr int COMPUTING = 128 * GROUPS, THREADS = COMPUTING + 128;
 constexpr int PARTS = BM / PART;
 constexpr int STEPS = BK / 8, HALF_STEPS = BK / 16;  // products along k in a tile, TF32 and FP16
-constexpr float LOSS = 2.07f;  // of partial sums of a tile's depth, as measured on an H200 (truncation.cuh)
+// What is cut off a partial sum of so many steps, as measured on an H200 (truncation.cuh).
+static __device__ __forceinline__ float loss_of(int steps) {
+    return steps == 1 ? 0.707f : steps == 2 ? 1.093f : steps == 3 ? 1.53f : F16 ? 2.030f : 2.022f;
+}
 static_assert(BM % PART == 0, "whole parts");
 static_assert(B_TILE_COLUMNS % BN == 0, "a block's columns of B are of one tile");
 static_assert(SPLITS <= STAGES, "a tile is split after it has come");
+static_assert(STEPS % PROMOTE == 0, "whole partial sums");
+static_assert(!F16 || PROMOTE % 2 == 0, "a product in FP16 is two steps deep");
 
 // A launch gives every thread the same share of the registers; the warpgroup that splits keeps 40 of its
 // own and the others divide the rest (rung 12). A raise beyond that would wait for ever.
@@ -217,7 +224,7 @@ gemm(const __grid_constant__ TensorMap a_tiles, const __grid_constant__ TensorMa
     const unsigned low = swizzled<SWIZZLE_128B>(128 * t + 4 * col) / 4;         // of k = t
     const unsigned high = swizzled<SWIZZLE_128B>(128 * (t + 4) + 4 * col) / 4;  // of k = t + 4
 
-    float acc[PARTS][PART / 2] = {};
+    Sum<COMPENSATE> acc[PARTS][PART / 2] = {};
     float part_sum[PART / 2];
     int stage = 0, slot = 0;
     unsigned parity = 0, slot_parity = 0;
@@ -282,33 +289,36 @@ gemm(const __grid_constant__ TensorMap a_tiles, const __grid_constant__ TensorMa
         for (int part = 0; part < PARTS; ++part) {
             const WgmmaDescriptor a = k_major_descriptor<SWIZZLE_128B>(shared.a[stage][part * PART]);
             const WgmmaDescriptor a_split = k_major_descriptor<SWIZZLE_128B>(shared.a_split[slot][part * PART]);
-            wgmma_fence();
-            // The small products first: while the sum is small, little is cut off.
-            if (in_f16) {
 #pragma unroll
-                for (int step = 0; step < HALF_STEPS; ++step) {  // 64 bytes big, 64 small
-                    wgmma_f16(part_sum, b_small[step], advanced(a_split, 32 * step), step > 0);
-                    wgmma_f16(part_sum, b_small[HALF_STEPS + step], advanced(a_split, 64 + 32 * step), true);
+            for (int first = 0; first < STEPS; first += PROMOTE) {
+                wgmma_fence();
+                // The small products first: while the sum is small, little is cut off.
+                if (in_f16) {
+#pragma unroll
+                    for (int i = first / 2; i < (first + PROMOTE) / 2; ++i) {  // 64 bytes big, 64 small
+                        wgmma_f16(part_sum, b_small[i], advanced(a_split, 32 * i), 2 * i > first);
+                        wgmma_f16(part_sum, b_small[HALF_STEPS + i], advanced(a_split, 64 + 32 * i), true);
+                    }
+                } else {
+#pragma unroll
+                    for (int step = first; step < first + PROMOTE; ++step) {
+                        wgmma_tf32(part_sum, b_small[step], advanced(a, 32 * step), step > first);
+                        wgmma_tf32(part_sum, b_big[step], advanced(a_split, 32 * step), true);
+                    }
                 }
-            } else {
 #pragma unroll
-                for (int step = 0; step < STEPS; ++step) {
-                    wgmma_tf32(part_sum, b_small[step], advanced(a, 32 * step), step > 0);
-                    wgmma_tf32(part_sum, b_big[step], advanced(a_split, 32 * step), true);
+                for (int step = first; step < first + PROMOTE; ++step) {
+                    wgmma_tf32(part_sum, b_big[step], advanced(a, 32 * step), true);
                 }
-            }
+                wgmma_commit();
+                wgmma_wait<0>();
+                if (part == PARTS - 1 && first == STEPS - PROMOTE) {
+                    __syncwarp();
+                    if (lane == 0) mbarrier_arrive(&shared.empty[stage]);
+                }
 #pragma unroll
-            for (int step = 0; step < STEPS; ++step) {
-                wgmma_tf32(part_sum, b_big[step], advanced(a, 32 * step), true);
+                for (int e = 0; e < PART / 2; ++e) acc[part][e].add(part_sum[e] * unit);
             }
-            wgmma_commit();
-            wgmma_wait<0>();
-            if (part == PARTS - 1) {
-                __syncwarp();
-                if (lane == 0) mbarrier_arrive(&shared.empty[stage]);
-            }
-#pragma unroll
-            for (int e = 0; e < PART / 2; ++e) acc[part][e] += part_sum[e] * unit;
         }
         if (++stage == STAGES) {
             stage = 0;
@@ -320,17 +330,16 @@ gemm(const __grid_constant__ TensorMap a_tiles, const __grid_constant__ TensorMa
         }
     }
 
-    // What the tensor core cuts off a partial sum grows with the number of its big products.
-    const float loss = LOSS * (min((K + 7) / 8, STEPS) + 1) / (STEPS + 1);
-    auto whole = [&](float sum) { return with_truncation_made_good(sum, loss); };
+    const float loss = mean_loss(loss_of, (K + 7) / 8, PROMOTE);
     const int c_col = block_col + 32 * box + col;
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
 #pragma unroll
         for (int j = 0; j < PART / 8; ++j) {
             const int row = block_row + part * PART + 8 * j + 2 * t;
-            store_pair(C, M, N, row, c_col, whole(acc[part][4 * j]), whole(acc[part][4 * j + 2]));
-            store_pair(C, M, N, row + 1, c_col, whole(acc[part][4 * j + 1]), whole(acc[part][4 * j + 3]));
+            const Sum<COMPENSATE>* const sums = &acc[part][4 * j];
+            store_pair(C, M, N, row, c_col, sums[0].total(loss), sums[2].total(loss));
+            store_pair(C, M, N, row + 1, c_col, sums[1].total(loss), sums[3].total(loss));
         }
     }
 }

@@ -27,19 +27,23 @@
 // PART    columns of C that one instruction multiplies
 // STAGES  tiles in shared memory
 // GROUP   rows of tiles that the order of blocks runs down (rung 11)
+// COMPENSATE 1: what FP32 rounds off the sums is kept and added at the end; 0: it is lost
 
+#include "compensated.cuh"
 #include "mma.cuh"
 #include "pair.cuh"
 #include "prepare_f16.cuh"
 #include "registers.cuh"
 #include "tma.cuh"
-#include "truncation.cuh"
 #include "wgmma.cuh"
 
 static_assert(BK == 64, "a row of A is 128 bytes of FP16, the width of the swizzle");
 constexpr int PAIRS = BK / 2;
 constexpr int STEPS = BK / 16;  // products along k in a tile
-constexpr float LOSS = 3.10f;   // of partial sums of a tile's depth, as measured on an H200 (truncation.cuh)
+// What is cut off a partial sum of so many steps, as measured on an H200 (truncation.cuh).
+static __device__ __forceinline__ float loss_of(int steps) {
+    return steps == 1 ? 0.72f : steps == 2 ? 1.335f : steps == 3 ? 2.15f : 3.06f;
+}
 constexpr int GROUPS = BM / 64;  // computing warpgroups
 constexpr int COMPUTING = 128 * GROUPS, THREADS = COMPUTING + 128;
 constexpr int PARTS = BN / PART;
@@ -66,7 +70,7 @@ struct Memory {
 extern __shared__ __align__(1024) unsigned char memory[];
 
 // The tile of C in FP32 arithmetic, for lines that do not fit: 64 x 64 elements at a time, 4 x 4 for each
-// of 256 threads, from tiles in shared memory (rung 5).
+// of 256 threads, from tiles in shared memory (rung 5), whose sums are added up compensated.
 constexpr int SLOW = 64, SLOW_K = 16;
 struct SlowTiles {
     float a[SLOW_K][SLOW + 4];
@@ -78,7 +82,7 @@ __device__ void multiply_in_fp32(SlowTiles& tiles, const float* A, const float* 
     const int thread_row = threadIdx.x / 16 * 4, thread_col = threadIdx.x % 16 * 4;
     for (int row = block_row; row < block_row + BM; row += SLOW) {
         for (int col = block_col; col < block_col + BN; col += SLOW) {
-            float acc[4][4] = {};
+            Sum<true> acc[4][4] = {};
             for (int k0 = 0; k0 < K; k0 += SLOW_K) {
                 for (int i = threadIdx.x; i < SLOW * SLOW_K; i += THREADS) {
                     const int m = row + i / SLOW_K, a_k = k0 + i % SLOW_K;
@@ -89,6 +93,7 @@ __device__ void multiply_in_fp32(SlowTiles& tiles, const float* A, const float* 
                 }
                 __syncthreads();
                 if (threadIdx.x < 256) {
+                    float part[4][4] = {};
 #pragma unroll
                     for (int k = 0; k < SLOW_K; ++k) {
                         float a[4], b[4];
@@ -97,8 +102,13 @@ __device__ void multiply_in_fp32(SlowTiles& tiles, const float* A, const float* 
 #pragma unroll
                         for (int i = 0; i < 4; ++i) {
 #pragma unroll
-                            for (int j = 0; j < 4; ++j) acc[i][j] += a[i] * b[j];
+                            for (int j = 0; j < 4; ++j) part[i][j] += a[i] * b[j];
                         }
+                    }
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) {
+#pragma unroll
+                        for (int j = 0; j < 4; ++j) acc[i][j].add(part[i][j]);
                     }
                 }
                 __syncthreads();
@@ -107,7 +117,8 @@ __device__ void multiply_in_fp32(SlowTiles& tiles, const float* A, const float* 
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
                     store_quad(C, M, N, row + thread_row + i, col + thread_col,
-                               make_float4(acc[i][0], acc[i][1], acc[i][2], acc[i][3]));
+                               make_float4(acc[i][0].total(), acc[i][1].total(), acc[i][2].total(),
+                                           acc[i][3].total()));
                 }
             }
         }
@@ -178,7 +189,7 @@ gemm(const __grid_constant__ TensorMap a_tiles, const __grid_constant__ TensorMa
     const int g = lane / 4, t = lane % 4;
     // Lane i names row i % 16 of a 16 x 16 tile of A, and its left or right half (mma.cuh).
     const int a_row = 16 * warp + lane % 16;
-    float acc[PARTS][PART / 2] = {};
+    Sum<COMPENSATE> acc[PARTS][PART / 2] = {};
     float part_sum[PART / 2];
     int stage = 0;
     unsigned parity = 0;
@@ -214,7 +225,7 @@ gemm(const __grid_constant__ TensorMap a_tiles, const __grid_constant__ TensorMa
             wgmma_commit();
             wgmma_wait<0>();
 #pragma unroll
-            for (int e = 0; e < PART / 2; ++e) acc[part][e] += part_sum[e] * (1.0f / F16_SMALL_SCALE);
+            for (int e = 0; e < PART / 2; ++e) acc[part][e].add(part_sum[e] * (1.0f / F16_SMALL_SCALE));
 
             wgmma_fence();
 #pragma unroll
@@ -228,7 +239,7 @@ gemm(const __grid_constant__ TensorMap a_tiles, const __grid_constant__ TensorMa
                 if (lane == 0) mbarrier_arrive(&shared.empty[stage]);
             }
 #pragma unroll
-            for (int e = 0; e < PART / 2; ++e) acc[part][e] += part_sum[e];
+            for (int e = 0; e < PART / 2; ++e) acc[part][e].add(part_sum[e]);
         }
         if (++stage == STAGES) {
             stage = 0;
@@ -236,9 +247,8 @@ gemm(const __grid_constant__ TensorMap a_tiles, const __grid_constant__ TensorMa
         }
     }
 
-    // What the tensor core cuts off a partial sum grows with the number of its big products. And back to
-    // scale, by two powers of two, for one alone may be no float.
-    const float loss = LOSS * (min((K + 15) / 16, STEPS) + 1) / (STEPS + 1);
+    const float loss = mean_loss(loss_of, (K + 15) / 16, STEPS);
+    // Back to scale by two powers of two, for one alone may be no float.
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const int row = 16 * warp + g + 8 * half;
@@ -252,7 +262,7 @@ gemm(const __grid_constant__ TensorMap a_tiles, const __grid_constant__ TensorMa
 #pragma unroll
                 for (int e = 0; e < 2; ++e) {
                     const int shift = row_shift + shared.b_shifts[col + e];
-                    const float sum = with_truncation_made_good(acc[part][4 * j + 2 * half + e], loss);
+                    const float sum = acc[part][4 * j + 2 * half + e].total(loss);
                     value[e] = sum * power_of_two(-(shift / 2)) * power_of_two(shift / 2 - shift);
                 }
                 store_pair(C, M, N, block_row + row, block_col + col, value[0], value[1]);

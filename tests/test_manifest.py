@@ -282,6 +282,17 @@ def test_a_violated_rule_is_told_with_the_values_and_the_condition(
     assert found == "17 is no multiple (requires K % TILE == 0)"
 
 
+def test_a_parameter_set_may_be_meant_for_some_sizes(add_kernel: Callable[..., Path]) -> None:
+    suited = [{"require": "TILE == 16 or M * N >= 4096", "message": "TILE {TILE} is for large C"}]
+    kernel = load(add_kernel(changed(suited=suited)))
+    assert kernel.unsuited({"TILE": 8}, 64, 64, 1) is None
+    assert kernel.unsuited({"TILE": 16}, 1, 1, 1) is None
+    found = kernel.unsuited({"TILE": 8}, 64, 63, 1)
+    assert found == "TILE 8 is for large C (requires TILE == 16 or M * N >= 4096)"
+    with pytest.raises(UserError, match=r"suited\[0\]\.require.*unknown name 'TILES'"):
+        load(add_kernel(changed(suited=[{"require": "TILES > M", "message": "no"}])))
+
+
 # --- parameter sets and their names ---------------------------------------------------------------
 
 names = st.builds(str.__add__, st.sampled_from("ABM"), st.text("AZ09_", max_size=4))

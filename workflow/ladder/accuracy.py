@@ -1,8 +1,9 @@
 """How accurate the kernels are: errors by distribution and K, and what becomes of special values.
 
-Of every kernel the first parameter set that can run, beside cuBLAS: sets of a kernel add the same
-terms in much the same order, and those that differ show at the timed sizes. The step takes seconds,
-so that it keeps no journal and writes its whole table each time. A kernel that fails has rows which
+Errors are those of the first parameter set that can run and is meant for the size, as cuBLAS
+chooses among its kernels too; where a manifest does not tell sets apart, they add the same terms in
+much the same order. Special values are given to the first that can run. The step takes seconds, so
+that it keeps no journal and writes its whole table each time. A kernel that fails has rows which
 say so; one that costs the worker, by a fault or by hanging, is not asked again.
 """
 
@@ -122,7 +123,8 @@ class _Study:
         self._builds_root = builds_root
         self._worker = worker
         self._progress = progress
-        self._items: dict[tuple[str, tuple[int, int, int]], WorkItem] = {}
+        self._items: dict[tuple[str, tuple[int, int, int]], list[tuple[WorkItem, bool]]] = {}
+        """By kernel and size: parameter sets that can run, and whether they are meant for it."""
         self._given_up: dict[str, Fault] = {}
         """What cost the worker, by kernel."""
 
@@ -134,40 +136,46 @@ class _Study:
         for shape, distribution in _data_sets(self._config):
             for kernel in self._kernels:
                 m, n, k = shape
-                item = self._item(kernel, shape)
+                item = self._item(kernel, shape, meant=True)
                 reply = self._ask(item, "errors", m=m, n=n, k=k, kind=distribution, seed=SEED)
                 yield self._row(item, reply) | {"distribution": distribution}
         for case in CASES:
             for kernel in self._kernels:
-                item = self._item(kernel, (SIDE, SIDE, SIDE))
+                item = self._item(kernel, (SIDE, SIDE, SIDE), meant=False)
                 reply = self._ask(item, "special_values", accuracy=item.accuracy, case=case)
                 yield self._row(item, reply) | {"special": case}
 
-    def _item(self, kernel: Kernel, shape: tuple[int, int, int]) -> WorkItem:
-        """The first parameter set that can run at a size; the first of all if none can."""
+    def _item(self, kernel: Kernel, shape: tuple[int, int, int], *, meant: bool) -> WorkItem:
+        """The first parameter set that can run at a size and, if so asked, is meant for it.
+
+        If none is meant for it, the first that can run, and if none can, the first of all.
+        """
         key = kernel.name, shape
         if key not in self._items:
-            self._items[key] = self._first_item(kernel, shape)
-        return self._items[key]
+            self._items[key] = self._candidates(kernel, shape)
+        candidates = self._items[key]
+        fitting = [item for item, suits in candidates if suits or not meant]
+        return fitting[0] if fitting else candidates[0][0]
 
-    def _first_item(self, kernel: Kernel, shape: tuple[int, int, int]) -> WorkItem:
-        items = []
+    def _candidates(
+        self, kernel: Kernel, shape: tuple[int, int, int]
+    ) -> list[tuple[WorkItem, bool]]:
+        able: list[tuple[WorkItem, bool]] = []
+        others: list[tuple[WorkItem, bool]] = []
         for params in self._config.parameter_sets(kernel):
             point = Point(kernel.name, canonical(params), *shape)
-            items.append(
-                work_item(
-                    point,
-                    planned_point(kernel, point).fault,
-                    kernel,
-                    self._config,
-                    self._builds_root,
-                    self._architecture,
-                    self._environment,
-                )
+            item = work_item(
+                point,
+                planned_point(kernel, point).fault,
+                kernel,
+                self._config,
+                self._builds_root,
+                self._architecture,
+                self._environment,
             )
-            if items[-1].fault is None:
-                return items[-1]
-        return items[0]
+            suits = kernel.unsuited(params, *shape) is None
+            (others if item.fault else able).append((item, suits))
+        return able or others[:1]
 
     def _ask(self, item: WorkItem, operation: str, **request: Any) -> Row:
         """The worker's reply about a kernel that can run; of another one, why it cannot."""

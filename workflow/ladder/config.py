@@ -184,7 +184,7 @@ class Accuracy(Document):
         "wide",
     ]
     """`uniform` is U[-1, 1), `positive` U[0, 1), `wide` has magnitudes from 2^-20 to 2^20."""
-    sides: Annotated[list[Side], Field(min_length=1)] = [256, 2048]
+    sides: Annotated[list[Side], Field(min_length=1)] = [256, 1024, 2048]
     """M = N."""
     depths: Annotated[list[Size], Field(min_length=1)] = [256, 1024, 4096, 16384]
     """K."""

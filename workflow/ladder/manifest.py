@@ -255,6 +255,8 @@ class Manifest(Document):
     """Conditions on the parameters; a set that violates one is a row, not a build."""
     preconditions: list[Requirement] = []
     """Conditions on M, N, K (and parameters); a size that violates one is refused."""
+    suited: list[Requirement] = []
+    """The sizes that a parameter set is meant for; it runs at others too."""
     launch: Annotated[
         CudaLaunch | ClusterLaunch | TensorMapsLaunch | CublasLaunch | SelectedLaunch,
         Field(discriminator="kind"),
@@ -300,6 +302,8 @@ class Manifest(Document):
             check(item.require, parameters, dotted(("constraints", index, "require")))
         for index, item in enumerate(self.preconditions):
             check(item.require, both, dotted(("preconditions", index, "require")))
+        for index, item in enumerate(self.suited):
+            check(item.require, both, dotted(("suited", index, "require")))
         self._check_theory(check)
         if isinstance(self.launch, KernelLaunch):
             for key, text in self.launch.parameter_expressions().items():
@@ -490,6 +494,10 @@ class Kernel:
     def violated_precondition(self, params: Params, m: int, n: int, k: int) -> str | None:
         """The message of the first precondition that the size violates."""
         return first_violation(self.manifest.preconditions, {**params, "M": m, "N": n, "K": k})
+
+    def unsuited(self, params: Params, m: int, n: int, k: int) -> str | None:
+        """Why a parameter set is not meant for a size that it can run; None if it is."""
+        return first_violation(self.manifest.suited, {**params, "M": m, "N": n, "K": k})
 
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)

@@ -384,7 +384,7 @@ def _quality(results: Results) -> Iterator[Plan]:
         _alt_ranges(table, _("Rms error"), "eta_rms", ""),
         needs=N_("check on random data"),
     )
-    yield _errors(results)
+    yield from _errors(results)
     table = energy_table(results)
     yield Plan(
         "energy",
@@ -403,23 +403,34 @@ def _quality(results: Results) -> Iterator[Plan]:
     )
 
 
-def _errors(results: Results) -> Plan:
+def _errors(results: Results) -> Iterator[Plan]:
+    """Of the largest products, and of the smallest, of which cuBLAS adds up several sums."""
     table = errors_table(results)
-    table = table[table["n"] == table["n"].max()].reset_index(drop=True)
+    sides = sorted(set(table["n"]))
+    own = table[table["n"] == max(sides, default=0)]
+    title = _("Error by distribution of the inputs")
+    yield _errors_plan("accuracy_by_distribution", title, own.reset_index(drop=True))
+    if len(sides) > 1:
+        own = table[table["n"] == sides[0]]
+        title = _("Error by distribution of the inputs, small products")
+        yield _errors_plan("accuracy_of_small_products", title, own.reset_index(drop=True))
+
+
+def _errors_plan(name: str, title: str, table: pd.DataFrame) -> Plan:
     return Plan(
-        "accuracy_by_distribution",
-        _("Error by distribution of the inputs"),
+        name,
+        title,
         "accuracy",
         table,
         errors_figure,
         _(
             "Errors against K at M = N = {side}, by the distribution of A and B, of each kernel's"
-            " first parameter set: root mean square and largest of \u03b7, the difference from the"
-            " FP64 product over 2\u207b\u00b2\u2074 times the sum of the absolute terms, and the"
-            " bias, the mean of that difference with its sign. Strokes at the bias are two"
-            " standard errors either way."
-            " Its scale is linear within {linear} and logarithmic beyond. Thick: cuBLAS FP32; grey:"
-            " from the least to the most of the FP32 units' kernels."
+            " first parameter set that is meant for the size: root mean square and largest of"
+            " \u03b7, the difference from the FP64 product over 2\u207b\u00b2\u2074 times the sum"
+            " of the absolute terms, and the bias, the mean of that difference with its sign."
+            " Strokes at the bias are two standard errors either way. Its scale is linear within"
+            " {linear} and logarithmic beyond. Thick: cuBLAS FP32; grey: from the least to the most"
+            " of the FP32 units' kernels."
         ).format(side=int(table["n"].iloc[0]) if len(table) else 0, linear=f"{LINEAR_BIAS:g}"),
         _alt_ranges(table, _("Rms error"), "eta_rms", ""),
         needs=N_("measurement of errors by distribution"),

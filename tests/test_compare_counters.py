@@ -149,6 +149,33 @@ def test_merged_shared_loads_are_explained_with_what_follows() -> None:
         assert row_of(result.SHARED_LOAD_CONFLICTS, **sources).reason == cc.FOLLOWS_MERGED
 
 
+def test_merged_shared_stores_are_explained_with_what_follows() -> None:
+    # As an H200 counted rung 24 at 256: its helpers store two words as one. The counter of
+    # wavefronts that belong to no instruction too exceeds the source's all the same.
+    stores, passes = result.SHARED_STORES, result.SHARED_STORE_WAVEFRONTS
+    source = {stores: 1328.0, passes: 4400.0}
+    seen = {stores: 1184.0, passes: 5369.0, cc.EXACT_WAVEFRONTS[passes]: 4272.0}
+    assert row_of(stores, emulator=source, hardware=seen).reason == cc.MERGED_STORES
+    assert row_of(passes, emulator=source, hardware=seen).reason == cc.FOLLOWS_MERGED_STORES
+    as_many = {**seen, stores: 1328.0}
+    assert row_of(passes, emulator=source, hardware=as_many).verdict == "unexplained"
+
+
+def test_merged_global_accesses_are_explained_where_as_many_bytes_move() -> None:
+    stores, sectors = result.GLOBAL_STORE_REQUESTS, result.GLOBAL_STORE_SECTORS
+    source = {stores: 4224.0, sectors: 26_624.0, result.REQUESTED_STORE_BYTES: 794_624.0}
+    seen = {stores: 3360.0, sectors: 25_088.0, cc.STORED_BYTES: 794_624.0}
+    for metric in (stores, sectors):
+        assert row_of(metric, emulator=source, hardware=seen).reason == cc.MERGED_GLOBAL
+        fewer = {**seen, cc.STORED_BYTES: 794_620.0}
+        assert row_of(metric, emulator=source, hardware=fewer).verdict == "unexplained"
+    source = {LOADS: 2096.0, SECTORS: 33_536.0, result.REQUESTED_LOAD_BYTES: 1_054_720.0}
+    seen = {LOADS: 2072.0, SECTORS: 33_152.0, cc.LOADED_BYTES: 1_054_720.0}
+    assert row_of(LOADS, emulator=source, hardware=seen).reason == cc.MERGED_GLOBAL
+    more = {**seen, SECTORS: 33_600.0}
+    assert row_of(LOADS, emulator=source, hardware=more).verdict == "unexplained"
+
+
 def test_hardware_that_differs_from_the_machine_code_is_not_explained_by_the_compiler() -> None:
     source, other = MERGED
     row = row_of(result.SHARED_LOADS, emulator=source, compiled=source, hardware=other)
@@ -217,6 +244,37 @@ def test_polled_flags_are_told_by_one_sector_for_each_request() -> None:
     wider = point_of(emulator=counted, hardware={**polled, SECTORS: 10_400.0})
     wider = replace(wider, params=json.dumps(stream))
     assert cc.compare(wider, KERNELS["14_stream_k"])[0].verdict == "unexplained"
+
+
+def test_polls_differ_between_replays_of_a_launch_and_raised_flags_do_not() -> None:
+    # As an H200 counted rung 14 at 256.
+    stores, store_sectors = result.GLOBAL_STORE_REQUESTS, result.GLOBAL_STORE_SECTORS
+    theory = {LOADS: 5632.0, SECTORS: 65_536.0, stores: 6144.0, store_sectors: 73_728.0}
+    theory[th.L2_READ_BOUND] = 2_883_584.0
+    seen = {LOADS: 11_346.0, SECTORS: 70_904.0, stores: 6368.0, store_sectors: 73_952.0}
+    seen[cc.L2_READ] = 3_089_216.0
+    stream = json.dumps(next(expand(KERNELS["14_stream_k"].manifest.sweep)))
+
+    def reasons(kernel: str, hardware: Mapping[str, float]) -> dict[str, str | None]:
+        point = replace(point_of(theory=theory, hardware=hardware), params=stream)
+        return {row.quantity.metric: row.reason for row in cc.compare(point, KERNELS[kernel])}
+
+    found = reasons("14_stream_k", seen)
+    for metric in (LOADS, SECTORS, stores, store_sectors, th.L2_READ_BOUND):
+        assert found[metric] == cc.FLAGS
+    assert reasons("14_stream_k", {**seen, store_sectors: 73_953.0})[store_sectors] is None
+    assert reasons("14_stream_k", {**seen, cc.L2_READ: 4e6})[th.L2_READ_BOUND] is None
+    assert reasons("12_tma", seen)[th.L2_READ_BOUND] is None, "it has no flags"
+
+
+def test_what_a_cluster_reads_of_itself_may_pass_the_bound_of_l2() -> None:
+    # As an H200 counted rung 13 at 256.
+    theory = {th.L2_READ_BOUND: 4_194_304.0}
+    seen = {cc.L2_READ: 5_242_880.0, cc.REMOTE_LOADS: 2048.0}
+    row = row_of(th.L2_READ_BOUND, theory=theory, hardware=seen)
+    assert (row.verdict, row.reason) == ("explained", cc.CLUSTER)
+    fewer = {**seen, cc.REMOTE_LOADS: 1900.0}
+    assert row_of(th.L2_READ_BOUND, theory=theory, hardware=fewer).verdict == "beyond bound"
 
 
 def test_reads_of_the_own_part_through_the_cluster_are_told_by_those_of_other_blocks() -> None:

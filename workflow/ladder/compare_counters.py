@@ -7,7 +7,6 @@ draws the rows. What a source counts is told in docs/emulator.md, what theory sa
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import math
@@ -55,6 +54,7 @@ from .hardware import (
     LOADED_BYTES,
     LOADED_SECTORS,
     REMOTE_LOADS,
+    STORED_BYTES,
 )
 from .language import N_, _, listed
 from .manifest import Kernel
@@ -376,11 +376,8 @@ def compare(point: Point, kernel: Kernel | None = None) -> list[Row]:
             if kind in quantity.read and (value := quantity.read[kind](known, point)) is not None
         }
         if any(values.values()):
-            known_reason = functools.partial(reason, quantity.metric, flags=flags)
             before = list(rows.values())
-            rows[quantity.name] = _row(
-                point, quantity, values, counts, chosen, before, known_reason
-            )
+            rows[quantity.name] = _row(point, quantity, values, counts, chosen, before, flags=flags)
     return list(rows.values())
 
 
@@ -391,7 +388,8 @@ def _row(
     counts: Mapping[str, Counts],
     chosen: Mapping[str, Source],
     before: Sequence[Row],
-    known_reason: Callable[[Source, Source, Counts, Counts], str | None],
+    *,
+    flags: bool,
 ) -> Row:
     missing = {
         kind: _why_missing(point, quantity, kind, chosen)
@@ -408,7 +406,7 @@ def _row(
         if quantity.metric == th.FMA_SHARE:
             why = _merged_reason(counts)
         elif "hardware" in quantity.read and quantity.read["hardware"] in _OF_L2:
-            why = _l2_reason(counts.get("hardware", {}))
+            why = _l2_reason(counts.get("theory", {}), counts.get("hardware", {}), flags=flags)
         return Row(*common, "explained" if why else "beyond bound", why)
     # Theory bounds the others, which are held against each other only.
     held = [kind for kind in values if not (quantity.bound and kind == "theory")]
@@ -421,7 +419,8 @@ def _row(
         if abs(b - a) <= quantity.tolerance:
             near = True
             continue
-        own = known_reason(chosen[earlier], chosen[later], counts[earlier], counts[later])
+        sources_and_counts = chosen[earlier], chosen[later], counts[earlier], counts[later]
+        own = reason(quantity.metric, *sources_and_counts, flags=flags)
         reasons.append(own or _reason_of_parts(quantity, before, earlier, later))
     if reasons:
         words = "; ".join(dict.fromkeys(text for text in reasons if text))
@@ -471,6 +470,11 @@ def _broken(quantity: Compared, values: Mapping[str, float]) -> bool:
 
 MERGED = "the compiler merges scalar shared loads into wider ones"
 FOLLOWS_MERGED = "follows from the merged loads, whose passes serve several of the source's at once"
+MERGED_STORES = "the compiler merges scalar shared stores into wider ones"
+FOLLOWS_MERGED_STORES = (
+    "follows from the merged stores, whose passes serve several of the source's at once"
+)
+MERGED_GLOBAL = "the compiler merges scalar accesses of neighbours into wider ones of as many bytes"
 SPLIT = (
     "the compiler splits float4 stores through an int index, for sm_80 to sm_90; sm_120 keeps them"
 )
@@ -489,6 +493,9 @@ FETCHED_TWICE = (
     " smsp__sass counters count and the l1tex__t counters do not"
 )
 FLAGS = "blocks raise flags and poll them by accesses of one lane, which hardware alone counts"
+CLUSTER = "what blocks read from each other's shared memory passes the same counter"
+POLLS_SCATTER = 2.0
+"""The profiler repeats a launch to count everything: one waits up to so many times as long."""
 
 
 def reason(
@@ -502,11 +509,18 @@ def reason(
         flags: whether blocks of the launch wait for flags of others.
     """
     through_compiler = earlier.kind in _BEFORE_COMPILER and later.kind not in _BEFORE_COMPILER
-    if through_compiler and _moved(SHARED_LOADS, a, b) < 0:
-        if metric == SHARED_LOADS:
-            return MERGED
-        if metric in (SHARED_LOAD_WAVEFRONTS, SHARED_LOAD_CONFLICTS) and _moved(metric, a, b) < 0:
-            return FOLLOWS_MERGED
+    if through_compiler:
+        for accesses, follow, merged, follows in _SHARED_ACCESSES:
+            if _moved(accesses, a, b) < 0:
+                if metric == accesses:
+                    return merged
+                if metric in follow and _moved(metric, a, b) < 0:
+                    return follows
+        for both, requested, seen in _ACCESSED_BYTES:
+            same_bytes = requested in a and a[requested] == b.get(seen)
+            fewer, sectors = (_moved(name, a, b) for name in both)
+            if metric in both and same_bytes and fewer < 0 and sectors <= 0:
+                return MERGED_GLOBAL
     stores = a.get(GLOBAL_STORE_REQUESTS, 0.0)
     split = stores > 0 and b.get(GLOBAL_STORE_REQUESTS) == 4 * stores
     if through_compiler and split and later.architecture.startswith(("sm_8", "sm_9")):
@@ -518,9 +532,10 @@ def reason(
     if metric == GLOBAL_LOAD_REQUESTS and copies and abs(_moved(metric, a, b)) == copies:
         return ASYNC
     if later.kind == "hardware" and flags:
-        for both in _GLOBAL_ACCESSES:
-            requests, sectors = (_moved(name, a, b) for name in both)
-            if metric in both and requests == sectors > 0:
+        # Raised once each, and polled until they are.
+        for both, scatter in zip(_GLOBAL_ACCESSES, (POLLS_SCATTER, 1.0), strict=True):
+            fewer, more = sorted(_moved(name, a, b) for name in both)
+            if metric in both and 0 < more <= scatter * fewer:
                 return FLAGS
     if later.kind == "hardware" and REMOTE_LOADS in b:
         own = a.get(_CLUSTER_BYTES, 0.0) / _QUADS_BYTES - b[REMOTE_LOADS]
@@ -543,12 +558,34 @@ _GLOBAL_ACCESSES = (
     (GLOBAL_LOAD_REQUESTS, GLOBAL_LOAD_SECTORS),
     (GLOBAL_STORE_REQUESTS, GLOBAL_STORE_SECTORS),
 )
+_ACCESSED_BYTES = (
+    (_GLOBAL_ACCESSES[0], REQUESTED_LOAD_BYTES, LOADED_BYTES),
+    (_GLOBAL_ACCESSES[1], REQUESTED_STORE_BYTES, STORED_BYTES),
+)
+"""Requests and sectors, and the bytes of their threads by source and by hardware."""
+_SHARED_ACCESSES = (
+    (
+        SHARED_LOADS,
+        (SHARED_LOAD_WAVEFRONTS, SHARED_LOAD_CONFLICTS),
+        MERGED,
+        FOLLOWS_MERGED,
+    ),
+    (
+        SHARED_STORES,
+        (SHARED_STORE_WAVEFRONTS, SHARED_STORE_CONFLICTS),
+        MERGED_STORES,
+        FOLLOWS_MERGED_STORES,
+    ),
+)
+"""Accesses, what falls with their number, and the words for both."""
 _BEFORE_COMPILER = ("theory", "emulator")
 """Kinds of source that know the source code and no compiler."""
 
 
 def _moved(metric: str, a: Counts, b: Counts) -> float:
-    return b[metric] - a[metric] if metric in a and metric in b else 0.0
+    if metric not in a or metric not in b:
+        return 0.0
+    return b.get(EXACT_WAVEFRONTS.get(metric, metric), b[metric]) - a[metric]
 
 
 def _fetched_twice(counts: Counts) -> bool:
@@ -560,11 +597,19 @@ def _load_sectors(counts: Counts) -> float:
     return counts.get(COPIED_SECTORS, 0.0) + counts.get(LOADED_SECTORS, 0.0)
 
 
-def _l2_reason(counts: Counts) -> str | None:
-    """Why L2 sent more than what misses L1: by byte what was fetched twice, and the cluster's."""
+def _l2_reason(theory: Counts, counts: Counts, *, flags: bool) -> str | None:
+    """Why L2 sent more than what misses L1: what was fetched twice, by the byte, the cluster's own
+    traffic, or polled flags."""
     remote = _QUADS_BYTES * counts.get(REMOTE_LOADS, 0.0)
     sent = th.SECTOR_BYTES * _load_sectors(counts) + remote
-    return FETCHED_TWICE if _fetched_twice(counts) and counts.get(L2_READ) == sent else None
+    if _fetched_twice(counts) and counts.get(L2_READ) == sent:
+        return FETCHED_TWICE
+    limit = theory.get(th.L2_READ_BOUND, 0.0)
+    if remote and counts.get(L2_READ, math.inf) <= limit * (1 + BOUND_SLACK) + remote:
+        return CLUSTER
+    polled = max(_moved(name, theory, counts) for name in _GLOBAL_ACCESSES[0])
+    most = limit + POLLS_SCATTER * th.SECTOR_BYTES * polled
+    return FLAGS if flags and counts.get(L2_READ, math.inf) <= most else None
 
 
 def _merged_reason(counts: Mapping[str, Counts]) -> str | None:

@@ -54,6 +54,7 @@ GLOBAL_TAGS = "smsp__sass_l1tex_tags_mem_global.sum"
 L2_READ = "l1tex__m_xbar2l1tex_read_bytes.sum"
 LOADED_BYTES = "smsp__sass_data_bytes_mem_global_op_ld.sum"
 LOADED_SECTORS = "smsp__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ld.sum"
+STORED_BYTES = "smsp__sass_data_bytes_mem_global_op_st.sum"
 COPIED_BYTES = "smsp__sass_data_bytes_mem_global_op_ldgsts.sum"
 COPIED_SECTORS = "smsp__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts.sum"
 REMOTE_LOADS = "smsp__sass_inst_executed_op_dshared_ld.sum"
@@ -107,6 +108,7 @@ COUNTERS: tuple[Counter, ...] = (
     Counter(GLOBAL_STORE_SECTORS, "sector"),
     Counter(LOADED_BYTES, "byte"),
     Counter(LOADED_SECTORS, "sector"),
+    Counter(STORED_BYTES, "byte"),
     # Lines of 128 bytes that a request touches: L1 looks up one a clock.
     Counter(GLOBAL_TAGS, "tag"),
     # Caches and DRAM.

@@ -8,7 +8,7 @@ counts, so `ratios` serves theory, emulator, machine code and hardware alike.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from .closed_forms import CLOSED_FORMS
@@ -89,12 +89,13 @@ def theory(kernel: Kernel, params: Params, m: int, n: int, k: int) -> list[Value
     kernel, params = kernel.resolve(params)
     stated = list(_stated(kernel, params, m, n, k))
     known = {item.metric: item.value for item in stated if item.value is not None}
+    unknown = {item.metric for item in stated if item.value is None}
     read = FLOAT_BYTES * (m * k + k * n)
     general = {COMPULSORY_BYTES: read + FLOAT_BYTES * m * n, DRAM_READ_BOUND: read}
-    if _LOAD_SECTORS in known:
+    if _LOAD_SECTORS in known and _TMA_SECTORS not in unknown:
         moved = known[_LOAD_SECTORS] + known.get(_TMA_SECTORS, 0.0)
         general[L2_READ_BOUND] = int(SECTOR_BYTES * moved)
-    derived = ratios(known, m, n, k)
+    derived = ratios(known, m, n, k, unknown)
     share = source_fma_share(known)
     if share is not None:
         derived[FMA_SHARE] = share
@@ -145,11 +146,15 @@ def _evaluated(name: str, text: str | int, names: Mapping[str, Number]) -> Value
 # --- ratios, of the counts of any source ----------------------------------------------------------
 
 
-def ratios(counts: Mapping[str, float], m: int, n: int, k: int) -> dict[str, float]:
+def ratios(
+    counts: Mapping[str, float], m: int, n: int, k: int, unknown: Collection[str] = ()
+) -> dict[str, float]:
     """Sectors per request, useful bytes per sector and arithmetic intensities, where counts tell.
 
     Args:
         counts: by metric, of one launch of C (m x n) = A (m x k) B (k x n).
+        unknown: metrics that the launch has and the counts do not tell; what else is missing is 0
+            if it is a further part, as copies of TMA are.
 
     Returns:
         By metric; a ratio with an unknown part, or with nothing below the line, is left out.
@@ -157,13 +162,18 @@ def ratios(counts: Mapping[str, float], m: int, n: int, k: int) -> dict[str, flo
         Patterson, CACM 52(4), 2009.
     """
     flop = 2.0 * m * n * k
-    sectors = _sum(counts, (_LOAD_SECTORS, _STORE_SECTORS), (_TMA_SECTORS,))
+    sectors = _sum(counts, (_LOAD_SECTORS, _STORE_SECTORS), (_TMA_SECTORS,), unknown)
     parts = {
         SECTORS_PER_REQUEST: (counts.get(_LOAD_SECTORS), counts.get(_LOADS)),
         BYTES_PER_SECTOR: (counts.get("unique_load_bytes"), counts.get(_LOAD_SECTORS)),
         REQUESTED_INTENSITY: (
             flop,
-            _sum(counts, ("requested_load_bytes", "requested_store_bytes"), (_TMA_BYTES,)),
+            _sum(
+                counts,
+                ("requested_load_bytes", "requested_store_bytes"),
+                (_TMA_BYTES,),
+                unknown,
+            ),
         ),
         SHARED_INTENSITY: (flop, _sum(counts, ("shared_load_bytes", "shared_store_bytes"))),
         L1_INTENSITY: (flop, None if sectors is None else SECTOR_BYTES * sectors),
@@ -174,9 +184,12 @@ def ratios(counts: Mapping[str, float], m: int, n: int, k: int) -> dict[str, flo
 
 
 def _sum(
-    counts: Mapping[str, float], needed: tuple[str, ...], further: tuple[str, ...] = ()
+    counts: Mapping[str, float],
+    needed: tuple[str, ...],
+    further: tuple[str, ...] = (),
+    unknown: Collection[str] = (),
 ) -> float | None:
-    if any(name not in counts for name in needed):
+    if any(name not in counts for name in needed) or any(name in unknown for name in further):
         return None
     return sum(counts.get(name, 0.0) for name in (*needed, *further))
 

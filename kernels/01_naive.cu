@@ -9,7 +9,7 @@
 //              and B 2, so 2.0 sectors per request. A block 32 wide covers 1 row x 32 columns: A
 //              costs 1 sector and B 4, 2.5 per request. It moves more sectors and is faster all the
 //              same: its useful bytes per sector rise from 18.0 to 26.4 of 32.
-// Measured     NVIDIA H200, N = 2048, TFLOPS: 8x32 3.30, 16x16 5.46, 32x8 6.61, 64x4 6.68, 128x1 5.07
+// Measured     NVIDIA H200, N = 2048, TFLOPS: 8x32 3.30, 16x16 5.43, 32x8 6.69, 64x4 6.72, 128x1 5.07
 //              (results/published/nvidia-h200; cuBLAS FP32 beside it: 49.4).
 //
 // BLOCK_X  threads of a block along a row of C

@@ -7,8 +7,8 @@
 // Expectation  Per k a warp asks for one float of A (a broadcast, 1 sector) and 32 neighbouring
 //              floats of B (4 sectors): 2.5 sectors per request, of which 26.4 of 32 bytes are
 //              useful, against 18.0 at 16 x 16. Requested bytes do not change.
-// Measured     NVIDIA H200, N = 2048, TFLOPS: 6.65, as rung 1's blocks of 32x8 (6.61), and 1.22 times
-//              its 16x16 (5.46). At 4096 it has 5.81 and rung 1's best shape, 32x32, 6.11: a taller
+// Measured     NVIDIA H200, N = 2048, TFLOPS: 6.69, as rung 1's blocks of 32x8 (6.69), and 1.23 times
+//              its 16x16 (5.43). At 4096 it has 5.81 and rung 1's best shape, 32x32, 6.11: a taller
 //              block finds more of B in L1 (results/published/nvidia-h200).
 //
 // WARPS  warps of a block, each on a row of its own

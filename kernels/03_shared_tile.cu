@@ -6,7 +6,7 @@
 //              by all the threads of a row, each element of B by all those of a column.
 // Expectation  Global loads fall by the factor TILE: 8*M*N*K / TILE bytes requested. Shared memory
 //              takes over: two 4-byte loads per FMA, so the kernel stays far below the FMA peak.
-// Measured     NVIDIA H200, N = 4096, TFLOPS: TILE 8 5.16, 16 7.69, 32 8.45; the best naive shape
+// Measured     NVIDIA H200, N = 4096, TFLOPS: TILE 8 5.15, 16 7.69, 32 8.45; the best naive shape
 //              6.11, cuBLAS FP32 51.4 (results/published/nvidia-h200).
 //
 // TILE  side of the square tile, and of the thread block

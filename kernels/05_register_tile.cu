@@ -8,7 +8,7 @@
 //              A lie BK floats apart in shared memory and a thread's columns side by side, so every
 //              load is a scalar, and neighbouring threads meet in the same banks: rungs 6 and 7
 //              mend both.
-// Measured     NVIDIA H200, N = 4096: 25.4 TFLOPS, 1.29 times rung 4 (results/published/nvidia-h200).
+// Measured     NVIDIA H200, N = 4096: 25.5 TFLOPS, 1.29 times rung 4 (results/published/nvidia-h200).
 //              40 % of the wavefronts of its shared loads are bank conflicts.
 //
 // BM  rows of C per block

@@ -9,7 +9,7 @@
 //              FMAs, 1 to 16 at 8 x 8. Traffic in bytes stays. The scattered stores of A conflict
 //              (threads that hold different k of one row meet in a bank), and so do the loads of B
 //              (quads of neighbouring threads lie TN floats apart): rung 7.
-// Measured     NVIDIA H200, N = 4096: 29.4 TFLOPS, 1.16 times rung 5 (results/published/nvidia-h200).
+// Measured     NVIDIA H200, N = 4096: 29.3 TFLOPS, 1.15 times rung 5 (results/published/nvidia-h200).
 //              14 % fewer instructions; the loads' conflicts are still there, and the stores have more.
 //
 // BM  rows of C per block

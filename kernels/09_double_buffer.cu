@@ -9,8 +9,8 @@
 // Expectation  The latency of global memory (some 600 cycles) hides behind the BK * TM * TN FMAs of a
 //              tile, that of shared memory (some 30) behind the TM * TN FMAs of a k. The price is
 //              registers: a second set of operands and a tile in transit.
-// Measured     NVIDIA H200, N = 4096: 43.5 TFLOPS, 1.36 times rung 8 (results/published/nvidia-h200).
-//              Warps waited for global memory 3.7 G cycles there, and 0.03 G here.
+// Measured     NVIDIA H200, N = 4096: 43.4 TFLOPS, 1.35 times rung 8 (results/published/nvidia-h200).
+//              Warps waited for global memory 3.6 G cycles there, and 0.03 G here.
 //
 // BM       rows of C per block
 // BN       columns of C per block

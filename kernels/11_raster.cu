@@ -9,9 +9,9 @@
 //              is how much of it L2 has to fetch. w blocks in a square need A and B of sqrt(w) tile
 //              rows and columns each, instead of B of w columns. It pays where A and B exceed L2
 //              (60 MB on an H200, from N = 2800 on), and in power, for bytes not moved are clock.
-// Measured     NVIDIA H200, TFLOPS: 47.0 at N = 4096, as fast as rung 10 (0.995), and 48.6 at 8192,
-//              1.05 times rung 10 (results/published/nvidia-h200). At 4096 L2 reads a fifth less from
-//              DRAM, 0.63 instead of 0.79 GB; but nobody waited for DRAM there, and the index costs a
+// Measured     NVIDIA H200, TFLOPS: 46.9 at N = 4096, as fast as rung 10 (0.993), and 48.4 at 8192,
+//              1.03 times rung 10 (results/published/nvidia-h200). At 4096 L2 reads a fifth less from
+//              DRAM, 0.62 instead of 0.78 GB; but nobody waited for DRAM there, and the index costs a
 //              few instructions.
 //
 // BM       rows of C per block

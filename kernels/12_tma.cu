@@ -14,12 +14,12 @@
 //              multiprocessor's registers and halve the traffic from L2 against 128 x 128.
 //              The loop must stay small: UNROLL steps along k are enough, for 32 steps of 8 x 16
 //              are 70 KB of instructions.
-// Measured     NVIDIA H200, TFLOPS: 51.5 at N = 2048, 53.2 at 4096, 54.0 at 8192; cuBLAS FP32 49.4,
+// Measured     NVIDIA H200, TFLOPS: 51.5 at N = 2048, 53.3 at 4096, 53.9 at 8192; cuBLAS FP32 49.4,
 //              51.4 and 51.3 (results/published/nvidia-h200). At 4096 that is 1.13 times rungs 10 and
 //              11. What is left to the peak of 66.9: 6 % of the loop are no FMAs; the last of 4 rounds
 //              of blocks (16 at 8192) is not full, 3 %; and what a shared load brings has to be
 //              written to the registers, where the FMAs write too: beside six loads of 4, 8 or 16
-//              bytes, 128 FMAs run at 61.9, 59.6 and 57.1 TFLOPS (kernels/ceilings/fma_loads.cu).
+//              bytes, 128 FMAs run at 61.8, 59.6 and 57.0 TFLOPS (kernels/ceilings/fma_loads.cu).
 //
 // BM        rows of C per block
 // BN        columns of C per block

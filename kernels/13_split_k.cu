@@ -15,10 +15,10 @@
 //              Atomics or a pass over global memory would cost more, and atomics also the order.
 //              Rows of A of 128 bytes would start in one bank; TMA's swizzle spreads their quads.
 //              Four small blocks on a multiprocessor hide each other's waits, so two stages do.
-// Measured     NVIDIA H200, TFLOPS, the best of three sets: 7.7 at N = 256, 25.8 at 512, 41.2 at 1024;
-//              cuBLAS FP32 4.2, 19.8 and 35.6 (results/published/nvidia-h200). At 4096 it has 44.9,
+// Measured     NVIDIA H200, TFLOPS, the best of three sets: 7.7 at N = 256, 25.7 at 512, 41.1 at 1024;
+//              cuBLAS FP32 4.2, 19.9 and 35.7 (results/published/nvidia-h200). At 4096 it has 44.9,
 //              0.84 times rung 12: there are tiles enough. With PARTS (rung 15) 64 x 4096 x 4096 takes
-//              39.9 and 256 x 256 x 16384 39.8; cuBLAS has 39.4 and 39.5. With copies by cp.async
+//              40.2 and 256 x 256 x 16384 39.8; cuBLAS has 39.1 and 39.5. With copies by cp.async
 //              (rung 10) these two had 36.5 and 35.6: a fifth of the instructions were no FMAs, and
 //              eight warps were too few. Clusters of 4 and 8 run slower than PARTS.
 //

@@ -12,7 +12,7 @@
 //              starts once. The price is one tile of partial sums per block to write and to read,
 //              2 * 128 KiB * 132 = 35 MB at 256 x 128, which pays from N = 2048 on.
 // Measured     NVIDIA H200, TFLOPS: 52.0 at N = 3072, where rung 12's tiles of the same size leave
-//              most of the last round empty (39.9); 52.9 at 4096 and 53.6 at 8192, 0.7 % less than
+//              most of the last round empty (39.9); 52.9 at 4096 and 53.6 at 8192, 0.5 % less than
 //              rung 12, for there the last round is nearly full (results/published/nvidia-h200).
 //              Blocks that share cut tiles stand at different places along k, so L2 fetches 0.72 GB
 //              from DRAM at 4096 where it fetches 0.37 for rung 12.

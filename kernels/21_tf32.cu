@@ -9,7 +9,7 @@
 //              inputs alone costs 2^-12 of each, 4096 times FP32's unit roundoff. This rung is the
 //              warning; it is judged by a bound of its own and never ranked with the others. For
 //              neural networks that may be enough, for a solver it is not.
-// Measured     NVIDIA H200, N = 4096: 127 TFLOPS, 2.5 times cuBLAS FP32, and the largest error is 508
+// Measured     NVIDIA H200, N = 4096: 128 TFLOPS, 2.5 times cuBLAS FP32, and the largest error is 508
 //              units of 2^-24 |A||B| where cuBLAS FP32 has 6.3 (results/published/nvidia-h200).
 //
 // BM      rows of C per block

@@ -13,7 +13,7 @@
 //              always the one that FP32 gives; magnitudes from 0x1.ffep127 on may count as
 //              infinite, those below 2^-112 keep an error of up to 2^-136; where sums come near the
 //              largest float, their order decides which of them overflow.
-// Measured     NVIDIA H200, N = 4096: 63.9 TFLOPS, 1.24 times cuBLAS FP32. The root mean square of the
+// Measured     NVIDIA H200, N = 4096: 63.4 TFLOPS, 1.23 times cuBLAS FP32. The root mean square of the
 //              error is 10 units of 2^-24 |A||B|, where TF32 alone has 91 and cuBLAS FP32 0.40: the
 //              sums are cut off (results/published/nvidia-h200).
 //

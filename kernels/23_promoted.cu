@@ -11,23 +11,30 @@
 //              sign; it is known on average and given back at the end (truncation.cuh). The price is
 //              one FP32 addition for every 3 * PROMOTE products of a warp's instruction, and with
 //              PROMOTE above 1 a second set of sums in registers.
+// Compensate   Plain FP32 sums round at every addition, and where C is small cuBLAS divides k among
+//              blocks: its sums are shorter and better. With COMPENSATE what each addition loses is
+//              computed and kept (compensated.cuh), six additions for one. What is left is one
+//              rounding and what the tensor core cuts off.
 // Limits       An infinity or NaN makes the elements of C that it enters infinite or NaN, but not
 //              always the one that FP32 gives; magnitudes from 0x1.ffep127 on may count as
 //              infinite, those below 2^-112 keep an error of up to 2^-136; where sums come near the
 //              largest float, their order decides which of them overflow.
-// Measured     NVIDIA H200, N = 4096: 50.5 TFLOPS, 0.98 times cuBLAS FP32. The root mean square of the
-//              error falls from 10 to 0.14 units of 2^-24 |A||B|; cuBLAS FP32 has 0.40. On U[0, 1) and
-//              K = 4096 the bias is 0.04, where rung 22 has -716 and cuBLAS -0.07
-//              (results/published/nvidia-h200). So the way to more speed is another instruction.
+// Measured     NVIDIA H200, N = 4096: 57.8 TFLOPS, 1.12 times cuBLAS FP32. The root mean square of the
+//              error falls from 10 to 0.11 units of 2^-24 |A||B|; cuBLAS FP32 has 0.40. On U[0, 1) and
+//              K = 4096 the bias is 0.00, where rung 22 has -717 and cuBLAS -0.07. Compensated it has
+//              30.5 TFLOPS and 0.018 (results/published/nvidia-h200). In another run PROMOTE 1 had
+//              50.0 TFLOPS and PROMOTE 4 63.0, but then a larger error than cuBLAS where magnitudes
+//              differ by 2^40 and K is 256 (1.82 against 1.59). So the way to more speed is another
+//              instruction.
 //
-// BM       rows of C per block
-// BN       columns of C per block
-// BK       depth of a tile
-// WM       rows of C per warp
-// WN       columns of C per warp
-// STAGES   tiles in shared memory
-// PROMOTE  steps of 8 along k that are summed in the tensor core
-// COMPENSATE 1: what FP32 rounds off the sums is kept and added at the end; 0: it is lost
+// BM          rows of C per block
+// BN          columns of C per block
+// BK          depth of a tile
+// WM          rows of C per warp
+// WN          columns of C per warp
+// STAGES      tiles in shared memory
+// PROMOTE     steps of 8 along k that are summed in the tensor core
+// COMPENSATE  1: what FP32 rounds off the sums is kept and added at the end; 0: it is lost
 
 #include "compensated.cuh"
 #include "cp_async.cuh"

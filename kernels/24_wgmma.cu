@@ -19,29 +19,34 @@
 //              tile reach 2^-28 of its largest, which lies from 2^-40 to 2^60, a power of two brings it to
 //              FP16's range. A tile that does not fit, and the one that it meets, are multiplied in TF32,
 //              as without F16.
+// Compensate   For products so small that cuBLAS divides k among blocks, whose shorter sums are better
+//              than plain ones, sums keep what rounding takes from them (rung 23). PROMOTE 1 is for the
+//              smallest: what is cut off a partial sum of one step is little even where one term is
+//              much larger than the rest.
 // Limits       An infinity or NaN makes the elements of C that it enters infinite or NaN, but not
 //              always the one that FP32 gives; magnitudes from 0x1.ffep127 on may count as
 //              infinite, those below 2^-112 keep an error of up to 2^-136; where sums come near the
 //              largest float, their order decides which of them overflow.
-// Measured     NVIDIA H200, TFLOPS: 80.9 at N = 1024 without F16, with it 117 at 2048, 129 at 4096,
-//              133 at 8192; cuBLAS FP32 35.6, 49.4, 51.4 and 51.3 (results/published/nvidia-h200). The
-//              root mean square of the error at 4096 is 0.086 units of 2^-24 |A||B|; cuBLAS FP32 has
-//              0.40. Power is the limit of the large tile, whose clock falls from 1980 MHz to some
-//              1750: in another run it had 122 at 4096 without F16 and 131 with it, and in a third 138
-//              where nobody looked at the range. At 2048 the helpers take what F16 gains. Tried in
-//              vain: taking turns by barriers, a block for several tiles, TMA that brings A to two
-//              blocks at once.
+// Measured     NVIDIA H200, TFLOPS: 80.8 at N = 1024 without F16, with it 118 at 2048, 131 at 4096,
+//              136 at 8192; cuBLAS FP32 35.7, 49.4, 51.4 and 51.3. The root mean square of the error
+//              at 4096 is 0.084 units of 2^-24 |A||B|; cuBLAS FP32 has 0.40. Compensated: 66.8 and
+//              0.028 with PROMOTE 4, 37.2 and 0.018 with PROMOTE 1 (results/published/nvidia-h200).
+//              Power is the limit of the large tile, whose clock falls from 1980 MHz to some 1750: in
+//              another run it had 122 at 4096 without F16 and 131 with it, and in a third 138 where
+//              nobody looked at the range. At 2048 the helpers take what F16 gains. Tried in vain:
+//              taking turns by barriers, a block for several tiles, TMA that brings A to two blocks at
+//              once.
 //
-// BM       rows of C per block
-// BN       columns of C per block, 64 for each computing warpgroup
-// BK       depth of a tile: 128 bytes, the width of the swizzle
-// PART     rows of C that one instruction multiplies
-// STAGES   tiles of A and B in shared memory
-// SPLITS   tiles of A in shared memory that have been split
-// GROUP    rows of tiles that the order of blocks runs down (rung 11)
-// PROMOTE  steps of 8 along k that are summed in the tensor core
-// COMPENSATE 1: what FP32 rounds off the sums is kept and added at the end; 0: it is lost
-// F16      1: products with a small part in FP16, where a tile's range allows it; 0: all in TF32
+// BM          rows of C per block
+// BN          columns of C per block, 64 for each computing warpgroup
+// BK          depth of a tile: 128 bytes, the width of the swizzle
+// PART        rows of C that one instruction multiplies
+// STAGES      tiles of A and B in shared memory
+// SPLITS      tiles of A in shared memory that have been split
+// GROUP       rows of tiles that the order of blocks runs down (rung 11)
+// PROMOTE     steps of 8 along k that are summed in the tensor core
+// COMPENSATE  1: what FP32 rounds off the sums is kept and added at the end; 0: it is lost
+// F16         1: products with a small part in FP16, where a tile's range allows it; 0: all in TF32
 
 #include "compensated.cuh"
 #include "pair.cuh"

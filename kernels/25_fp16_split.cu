@@ -13,21 +13,22 @@
 //              largest, which is finite and 2^-112 or more; that one is made good in FP32. The helper
 //              looks at every element. A block that needs a line which does not fit computes with FP32's
 //              multiply-adds instead: slow, and right.
+// Compensate   As in rung 23. The products in FP32 are summed so always: they are slow already.
 // Limits       What does not fit FP16's scaled range is computed in FP32, infinities and NaN
 //              included; where sums come near the largest float, their order decides which of them
 //              overflow.
-// Measured     NVIDIA H200, TFLOPS: 151 at N = 2048, 183 at 4096, 197 at 8192, 3.8 times cuBLAS FP32
-//              (results/published/nvidia-h200). The root mean square of the error at 4096 is 0.087
-//              units of 2^-24 |A||B|; cuBLAS FP32 has 0.40. Power is the limit: at 8192 the clock
-//              falls from 1980 MHz to some 1600.
+// Measured     NVIDIA H200, TFLOPS: 153 at N = 2048, 185 at 4096, 197 at 8192, 3.8 times cuBLAS FP32.
+//              The root mean square of the error at 4096 is 0.083 units of 2^-24 |A||B|; cuBLAS FP32
+//              has 0.40. Compensated it has 100 TFLOPS and 0.041 (results/published/nvidia-h200).
+//              Power is the limit: at 8192 the clock falls from 1980 MHz to some 1600.
 //
-// BM      rows of C per block, 64 for each computing warpgroup
-// BN      columns of C per block
-// BK      depth of a tile: 128 bytes of FP16, the width of the swizzle
-// PART    columns of C that one instruction multiplies
-// STAGES  tiles in shared memory
-// GROUP   rows of tiles that the order of blocks runs down (rung 11)
-// COMPENSATE 1: what FP32 rounds off the sums is kept and added at the end; 0: it is lost
+// BM          rows of C per block, 64 for each computing warpgroup
+// BN          columns of C per block
+// BK          depth of a tile: 128 bytes of FP16, the width of the swizzle
+// PART        columns of C that one instruction multiplies
+// STAGES      tiles in shared memory
+// GROUP       rows of tiles that the order of blocks runs down (rung 11)
+// COMPENSATE  1: what FP32 rounds off the sums is kept and added at the end; 0: it is lost
 
 #include "compensated.cuh"
 #include "mma.cuh"

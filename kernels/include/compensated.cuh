@@ -1,10 +1,10 @@
 // Sums in FP32, plain or compensated: with what rounding takes from them kept beside.
 //
-// A sum of n floats is off by some sqrt(n / 3) units on terms of one sign, for each addition rounds. Compensated,
-// what an addition has lost is computed, exactly, and collected in a float of its own: the sum is as good as one
-// of 48 bits that is rounded once, for six additions and a second register. No order of magnitudes is assumed
-// (TwoSum: Knuth, The Art of Computer Programming 2, 4.2.2; Ogita, Rump & Oishi, SIAM J. Sci. Comput. 26(6),
-// 2005). It lives on the order of additions, which --use_fast_math would leave to the compiler.
+// Each addition rounds: a plain sum of n terms of one sign is off by some 0.4 sqrt(n / 3) units of 2^-24 of it.
+// Compensated, what an addition has lost is computed, exactly, and collected in a float of its own, to be added
+// at the end: as good as a sum of 48 bits that is rounded once, for six additions and a second register. No
+// order of magnitudes is assumed (TwoSum: Knuth, The Art of Computer Programming 2, 4.2.2; Ogita, Rump &
+// Oishi, SIAM J. Sci. Comput. 26(6), 2005).
 #pragma once
 #include "truncation.cuh"
 

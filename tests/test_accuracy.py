@@ -155,10 +155,19 @@ def test_inputs_that_are_called_subnormal_are() -> None:
 # --- the step -------------------------------------------------------------------------------------
 
 
+SIZED: dict[str, Any] = {
+    "parameters": {"TILE": {"description": "side of the tile", "values": [4, 8]}},
+    "sweep": [{"TILE": 4}, {"TILE": 8}],
+    "suited": [{"require": "TILE == 8 or K >= 64", "message": "a short k wants wide tiles"}],
+}
+"""A kernel whose first set is not meant for every size."""
+
+
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """Measured once: one kernel crashes its worker, one forgets a term, one is never built."""
-    kernels = {"01_naive": {}, "03_shared_tile": {}, "05_dies": {}, "06_nan": {}, "07_missing": {}}
+    names = ["01_naive", "03_shared_tile", "05_dies", "06_nan", "07_missing", "08_sized"]
+    kernels: dict[str, Any] = {name: {} for name in names}
     made = Project(
         tmp_path_factory.mktemp("accuracy"),
         {
@@ -171,6 +180,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     )
     for name in ("05_dies", "06_nan", "07_missing"):
         made.add_kernel(name)
+    made.add_kernel("08_sized", **SIZED)
     faults = {"05_dies": "sigkill", "06_nan": "one_nan", "03_shared_tile": "drop_last_k"}
     made.fake_gpu(faults=faults)
     made.pretend_compiled()
@@ -213,6 +223,13 @@ def test_errors_and_outcomes_are_measured_with_where_they_come_from(project: Pro
     assert min(wrong) > 1000, "a forgotten term is an error like any other"
     outcomes = {r["special"]: r["outcome"] for r in rows_of(project, "cublas_fp32") if r["special"]}
     assert outcomes["infinity"] == outcomes["nan"] == outcomes["largest"] == "same"
+
+
+def test_the_set_that_is_meant_for_the_size_is_looked_at(project: Project) -> None:
+    rows = rows_of(project, "08_sized")
+    found = {(row["k"], row["params"]) for row in rows if row["distribution"]}
+    assert found == {(32, '{"TILE":8}'), (64, '{"TILE":4}')}
+    assert {row["params"] for row in rows if row["special"]} == {'{"TILE":4}'}, "the first"
 
 
 def test_a_kernel_that_fails_costs_no_other_and_its_worker_once(project: Project) -> None:
@@ -269,6 +286,17 @@ def test_the_figure_has_the_largest_products_and_says_whose_gpu(tmp_path: Path) 
             assert len(set(markers)) == len(markers), "kernels of one colour differ by markers"
 
 
+def test_small_products_have_a_figure_of_their_own(tmp_path: Path) -> None:
+    results = shown(tmp_path, tf.accuracy(KERNELS, tf.gpu_run()))
+    found = [plan for plan in figures.plans(results) if plan.topic == "accuracy"]
+    small = next(plan for plan in found if plan.name == "accuracy_of_small_products")
+    assert set(small.table["n"]) == {256} and "M = N = 256" in figures.caption(small, results)
+    (tmp_path / "one").mkdir()
+    one_side = shown(tmp_path / "one", tf.accuracy(KERNELS, tf.gpu_run(), sides=[256]))
+    names = [plan.name for plan in figures.plans(one_side)]
+    assert "accuracy_by_distribution" in names and "accuracy_of_small_products" not in names
+
+
 def verdicts(grid: report.Grid, series: str) -> dict[tuple[str, str], list[str]]:
     return {
         (row[1].text, row[2].text): [cell.text for cell in row[3:]]
@@ -298,6 +326,8 @@ def test_the_table_says_where_a_kernel_is_worse_than_cublas(tmp_path: Path) -> N
     assert found["256", "U[\u22121, 1)"] == ["no worse"] * 4
     assert verdicts(grid, "21 TF32")["256", "U[0, 1)"][0] == "worse: rms and largest"
     assert not verdicts(grid, "1 Naive"), "the FP32 units' kernels are not judged"
+    of_set = [cell.note for row in grid.rows if row[0].text == "24 WGMMA" for cell in row[3:]]
+    assert all(note.startswith("PROMOTE 4, COMPENSATE 0: rms") for note in of_set), of_set
     assert accuracy.errors_note(results) == (
         "Worse than cuBLAS FP32 in rms or largest error or bias: at M = N = 2048, 24 WGMMA in 3 of"
         " 12 sets of inputs; at M = N = 256, 24 WGMMA in 3 of 12 sets of inputs."

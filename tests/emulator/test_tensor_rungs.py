@@ -23,7 +23,12 @@ KERNELS = {
     if kernel.needs_build and kernel.manifest.family == "tensor"
 }
 ACCURATE = [name for name, kernel in KERNELS.items() if kernel.manifest.accuracy == "fp32"]
-WAYS = [(name, {}) for name in ACCURATE] + [("24_wgmma", {"F16": 1})]
+WAYS: list[tuple[str, dict[str, int]]] = [
+    *((name, {"COMPENSATE": kept}) for name in ACCURATE for kept in (0, 1)),
+    ("24_wgmma", {"PROMOTE": 1, "COMPENSATE": 1}),
+    *(("24_wgmma", {"F16": 1, "COMPENSATE": kept}) for kept in (0, 1)),
+]
+"""Kernels with parameters that change their sums."""
 Matrix = np.ndarray
 
 
@@ -213,6 +218,30 @@ def test_shifts_bring_the_tiles_that_fit_to_the_range_of_fp16(matrix: str, cache
         fits = np.isfinite(nonzero).all() and -39 <= top <= 61 and bottom >= top - 28
         assert shift == (15 - top if fits else 1 << 20)
     assert 0 < (shifts < 1 << 20).sum() < shifts.size
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ACCURATE)
+def test_compensated_sums_keep_what_rounding_takes(name: str, cache: Path) -> None:
+    """On terms of one sign the error of plain sums grows with their number.
+
+    The emulator rounds where a tensor core cuts off, so what is given back is an error there.
+    """
+    draw = np.random.default_rng(7)
+    a, b = (draw.random(shape, np.float32) for shape in ((64, 2048), (2048, 32)))
+    plain, kept = (
+        largest_eta(product(name, a, b, cache, {"COMPENSATE": choice}), a, b) for choice in (0, 1)
+    )
+    assert kept < 5 and kept < 0.5 * plain
+
+
+@needs_compiler
+def test_fp32_sums_of_lines_beyond_fp16_are_compensated(cache: Path) -> None:
+    draw = np.random.default_rng(7)
+    a, b = (draw.random(shape, np.float32) for shape in ((64, 2048), (2048, 32)))
+    a[:, :2] = 2.0**-60, 2.0**-61  # two misfits in each row
+    for choice in (0, 1):
+        assert largest_eta(product("25_fp16_split", a, b, cache, {"COMPENSATE": choice}), a, b) < 3
 
 
 def made_good(sums: Matrix, loss: float, cache: Path) -> Matrix:

@@ -495,6 +495,11 @@ class Kernel:
         """The message of the first precondition that the size violates."""
         return first_violation(self.manifest.preconditions, {**params, "M": m, "N": n, "K": k})
 
+    def sized_parameters(self) -> list[str]:
+        """The parameters that decide for which sizes a set is meant, as the manifest lists them."""
+        named = {name for item in self.manifest.suited for name in names_in(item.require)}
+        return [name for name in self.manifest.parameters if name in named]
+
     def unsuited(self, params: Params, m: int, n: int, k: int) -> str | None:
         """Why a parameter set is not meant for a size that it can run; None if it is."""
         return first_violation(self.manifest.suited, {**params, "M": m, "N": n, "K": k})

@@ -83,21 +83,24 @@ def save(figure: Figure, stem: Path, style: Figures | None = None) -> dict[str, 
             figure.savefig(buffer, format=suffix, dpi=style.png_dpi, metadata=metadata[suffix])
         content = buffer.getvalue()
         path = stem.with_name(f"{stem.name}.{suffix}")
-        path.write_bytes(_with_short_coordinates(content) if suffix == "svg" else content)
+        path.write_bytes(_compact(content) if suffix == "svg" else content)
         names[suffix] = path.name
     return names
 
 
 _COORDINATES = re.compile(rb'(?<= d=")[^"]*|(?<=translate\()[^)]*|(?<= [xy]=")[^"]*')
+_INDENTATION = re.compile(rb" \n(?=[A-Zz\"])|\n +(?=<)")
 _BEYOND_HUNDREDTHS = re.compile(rb"(\.\d\d)\d+")
 
 
-def _with_short_coordinates(svg: bytes) -> bytes:
-    """Coordinates to a hundredth of a point, of the six digits that matplotlib writes.
+def _compact(svg: bytes) -> bytes:
+    """Without indentation, and with coordinates to a hundredth of a point, of the six digits that
+    matplotlib writes.
 
-    That is a sixth of a dot at 1200 dpi, and makes files a twentieth smaller.
+    That is a sixth of a dot at 1200 dpi; both make files an eighth smaller.
     """
-    return _COORDINATES.sub(lambda found: _BEYOND_HUNDREDTHS.sub(rb"\1", found[0]), svg)
+    short = _COORDINATES.sub(lambda found: _BEYOND_HUNDREDTHS.sub(rb"\1", found[0]), svg)
+    return _INDENTATION.sub(b"\n", short)
 
 
 def _save_png(figure: Figure, buffer: io.BytesIO, dpi: int) -> None:
@@ -114,7 +117,7 @@ def _save_png(figure: Figure, buffer: io.BytesIO, dpi: int) -> None:
     artists = (artist for axes in figure.axes for artist in axes.collections)
     if not any(isinstance(artist, QuadMesh) for artist in artists):
         image = image.quantize(256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
-    image.save(buffer, "png", dpi=(dpi, dpi), compress_level=4)
+    image.save(buffer, "png", dpi=(dpi, dpi), compress_level=6)
     figure.set_dpi(before)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -138,10 +139,20 @@ def _judged_cell(results: Results, item: Judgement | None) -> Cell:
         other=_with_error(reference, "bias"),
         shrinkage=_with_error(row, "shrinkage"),
     )
+    meant = _set_for_the_size(results, row)
     worse = item.worse
     text = _("worse: {what}").format(what=listed(worse)) if worse else _("no worse")
     held = not _tf32(results, row["kernel"])
+    note = f"{meant}: {note}" if meant else note
     return Cell(text, note=note, tone="good" if not worse else "bad" if held else "")
+
+
+def _set_for_the_size(results: Results, row: Mapping[str, Any]) -> str:
+    """What tells the kernel's parameter sets for this size from those for others."""
+    known = results.kernels.get(row["kernel"])
+    params = json.loads(row["params"] or "{}")
+    names = known.sized_parameters() if known else []
+    return ", ".join(f"{name} {params[name]}" for name in names if name in params)
 
 
 def _ratio(row: Mapping[str, Any], reference: Mapping[str, Any], name: str) -> str:

@@ -110,11 +110,28 @@ def test_marks_of_figures_tell_their_values(typical: Page) -> None:
     bars = typical.html[typical.html.index('<figure id="figure-ladder">') :]
     tips = re.findall(r'data-tip="([^"]*)"', bars.partition("</svg>")[0])
     assert len(tips) == 3, "a bar for each of two rungs and cuBLAS"
+    assert len(re.findall(r"<path data-tip", bars.partition("</svg>")[0])) == 3, "no tick has one"
     assert re.fullmatch(r"TFLOPS at N = \d+: [\d.]+\n1 Naive, \d+\u00d7\d+", tips[0])
     lines = typical.html[typical.html.index('<figure id="figure-tflops_by_size">') :]
     tips = re.findall(r'data-tip="([^"]*)"', lines.partition("</svg>")[0])
     assert any(re.fullmatch(r"1 Naive\nN: 1024\nTFLOPS: [\d.]+", tip) for tip in tips)
     assert "marks:" not in typical.html
+
+
+def test_figures_share_their_letters_and_styles(typical: Page) -> None:
+    drawings = re.findall(r'<svg role="img".*?</svg>', typical.html, re.S)
+    letters = re.findall(r'<path id="(DejaVuSans[^"]*)"', typical.html)
+    assert len(letters) == len(set(letters)) > 20
+    used = {name for svg in drawings for name in re.findall(r'href="#(DejaVuSans[^"]*)"', svg)}
+    assert used == set(letters)
+    styles = {name for svg in drawings for name in re.findall(r'class="(s\d+)"', svg)}
+    rules = re.findall(r"^\.(s\d+) \{ .+ \}$", typical.html, re.M)
+    assert styles == set(rules) and len(rules) == len(styles) > 10
+    for svg in drawings:
+        own = set(re.findall(r' id="([^"]+)"', svg))
+        named = {*re.findall(r'href="#([^"]+)"', svg), *re.findall(r"url\(#([^)]+)\)", svg)}
+        assert own == {name for name in named if not name.startswith("DejaVuSans")}
+        assert all("url(#" in style for style in re.findall(r'style="([^"]*)"', svg))
 
 
 def test_every_element_is_closed_and_every_id_is_unique(typical: Page) -> None:
@@ -132,7 +149,7 @@ def test_the_page_is_accessible_by_structure(typical: Page) -> None:
     for landmark in ("header", "nav", "main", "footer", "h1"):
         assert len(typical.named(landmark)) == 1
     assert all(attributes.get("scope") in {"col", "row"} for attributes in typical.named("th"))
-    drawings = typical.named("svg")
+    drawings = [svg for svg in typical.named("svg") if svg.get("aria-hidden") != "true"]
     assert len(drawings) == len(typical.named("figure"))
     narrow = [script for script in typical.named("script") if script.get("class") == "narrow"]
     assert len(narrow) == len(drawings), "a phone takes the drawing for one column"

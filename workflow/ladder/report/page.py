@@ -145,7 +145,8 @@ def page(results: Results, figures_dir: Path, compared: Iterable[Results] = ()) 
         "energy": energy_grid(results, ladder),
         "energy_note": energy_note(results, ladder),
         "traffic": traffic_view(results),
-        "figures": views,
+        "figures": views.by_topic,
+        "shared": views.shared,
         "builds": builds_grid(results),
         "builds_note": builds_note(results),
         "checks": checks_grid(results),
@@ -156,7 +157,7 @@ def page(results: Results, figures_dir: Path, compared: Iterable[Results] = ()) 
         "outcomes": list(outcomes_explained(results)),
         "statuses": status_grid(results),
         "failures": failures_grid(results),
-        "not_measured": not_measured(results, views),
+        "not_measured": not_measured(results, views.by_topic),
         "others": [
             f"{name}: {plural('{count} point', '{count} points', count)}"
             for name, count in results.others

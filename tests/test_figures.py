@@ -14,6 +14,7 @@ import matplotlib as mpl
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter
 from PIL import Image
 
 import tables_fixture as tf
@@ -21,7 +22,7 @@ from ladder import figures, schema, stats, traffic
 from ladder.config import Figures
 from ladder.documents import UserError
 from ladder.emulator.result import TMA_LOAD_BYTES, TMA_LOAD_SECTORS
-from ladder.figures import Results, drawing, rooflines, steps, sweeps
+from ladder.figures import Results, drawing, marks, rooflines, steps, sweeps
 from ladder.manifest import TensorCores
 from ladder.status import RANKED, Status
 from ladder.tune import TRIALS
@@ -715,3 +716,12 @@ def test_labels_are_moved_apart_but_stay_in_order() -> None:
     middle = sorted(placed[:3])
     assert middle[1] - middle[0] == pytest.approx(0.1, abs=1e-3)
     assert placed[2] == max(placed)
+
+
+def test_values_of_marks_are_written_as_on_the_axis_and_sizes_in_full() -> None:
+    axis = Figure().subplots().xaxis
+    axis.set_major_locator(FixedLocator([256, 4096]))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}!"))
+    assert [marks._value(axis, value) for value in (4096.0, 16384.0, 0.123456, 2.5e7)] == [
+        "4096!", "16384", "0.1235", "2.5e+07",
+    ]  # fmt: skip

@@ -106,4 +106,4 @@ def _value(axis: Axis, value: float) -> str:
             name = axis.get_major_formatter()(place)
             if abs(place - value) < 1e-6 and name:
                 return " ".join(name.split())
-    return f"{value:.4g}"
+    return f"{value:.0f}" if value.is_integer() and abs(value) < 1e6 else f"{value:.4g}"

@@ -35,6 +35,8 @@ _TITLES = {
     "energy": N_("Energy and clocks"),
 }
 """Sections by the topic of their figures, in the page's order; others follow these."""
+_GLYPH = r'[^"]+-[0-9a-f]+'
+"""The id of a letter's outline: its font and its number."""
 _PLAIN_IN_DATA = ",:;/()[]{}*=+!@$~'"
 """What need not be escaped in the path of a `data:` address."""
 
@@ -59,7 +61,8 @@ class SharedParts:
 
     def taken_out(self, svg: str) -> str:
         """The drawing without these parts."""
-        svg = re.sub(r'<path id="(DejaVuSans[^"]*)"[^>]*/>\s*', self._keep_glyph, svg)
+        svg = re.sub(rf'<path id="({_GLYPH})"[^>]*/>\s*', self._keep_glyph, svg)
+        svg = re.sub(rf'xlink:href="#({_GLYPH})"', r'href="#\1"', svg)
         # A style that refers to a pattern is the drawing's own, as its patterns are.
         return re.sub(r'\bstyle="((?:(?!url\()[^"])*)"', self._class_of, svg)
 
@@ -142,7 +145,6 @@ def inline_svg(text: str, prefix: str, label: str, shared: SharedParts) -> Marku
     for colour, variable in _THEMED.items():
         text = text.replace(colour, variable)
     text = shared.taken_out(text)
-    text = text.replace('xlink:href="#DejaVuSans', 'href="#DejaVuSans')
     used = {*re.findall(r'xlink:href="#([^"]+)"', text), *re.findall(r"url\(#([^)]+)\)", text)}
     text = re.sub(
         r' id="([^"]+)"',
